@@ -1,0 +1,123 @@
+# Builds with PGXS, in place or in a folder of its own:
+#
+#   make && make install
+#   mkdir build && cd build && make -f ../Makefile
+#
+# PG_CONFIG chooses the server; `make WERROR=` lets warnings pass.
+
+PG_CONFIG ?= pg_config
+WERROR = -Werror
+
+SRCROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
+EXTVERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(SRCROOT)/reconcile.control)
+
+EXTENSION = reconcile
+MODULE_big = reconcile
+PGFILEDESC = "reconcile - leases, fenced writes and reconcile loops"
+
+# Lower rooms first: a room may call only those above it in this list.
+OBJS = \
+	src/reconcile.o \
+	src/core/errors.o \
+	src/core/ident.o \
+	src/core/duration.o \
+	src/core/install.o \
+	src/core/plan.o \
+	src/core/access.o \
+	src/core/guc.o \
+	src/core/wake.o \
+	src/lease/lease.o \
+	src/lease/lease_sql.o \
+	src/fence/fence.o \
+	src/fence/fence_sql.o \
+	src/fence/merge_patch.o \
+	src/loop/catalog.o \
+	src/loop/mark.o \
+	src/loop/due.o \
+	src/loop/decide.o \
+	src/loop/run.o \
+	src/loop/run_loop.o \
+	src/loop/manage.o \
+	src/loop/watch.o \
+	src/engine/shmem.o \
+	src/engine/wakeup.o \
+	src/engine/process.o \
+	src/engine/launcher.o \
+	src/engine/dispatcher.o \
+	src/engine/terms.o \
+	src/engine/handout.o \
+	src/engine/rotate.o \
+	src/engine/executor.o \
+	src/engine/ddl.o \
+	src/engine/engine.o
+
+# The install script is these parts in this order.
+SQL_PARTS = \
+	src/core/header.sql \
+	src/core/access.sql \
+	src/lease/lease.sql \
+	src/fence/fence.sql \
+	src/loop/mark.sql \
+	src/loop/loop.sql \
+	src/loop/watch.sql \
+	src/loop/run.sql \
+	src/engine/engine.sql \
+	src/observe/views.sql \
+	src/core/grants.sql
+
+INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql
+DATA_built = $(INSTALL_SCRIPT_SQL)
+
+DOCS = $(patsubst $(SRCROOT)/%,%,$(wildcard $(SRCROOT)/doc/reference.md))
+ifeq ($(strip $(DOCS)),)
+undefine DOCS
+endif
+
+PG_CPPFLAGS = -I$(SRCROOT)/src
+
+# The server's own flags bring -Wdeclaration-after-statement, -Wvla and
+# -Wmissing-prototypes. Clang is handed flags that were chosen for gcc, so it
+# must not stumble over those it does not know, nor over gnu_printf in the
+# server's headers.
+GCC_WARNINGS = -Wshadow=compatible-local
+CLANG_WARNINGS = -Wno-unknown-warning-option -Wno-ignored-optimization-argument \
+	-Wno-unused-command-line-argument -Wno-ignored-attributes
+PG_CFLAGS = $(WERROR) -Wall -Wextra \
+	-Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers \
+	$(if $(findstring clang,$(shell $(CC) --version)),$(CLANG_WARNINGS),$(GCC_WARNINGS))
+
+# The names that the server looks up and no others leave the module. (Hidden
+# visibility alone, which PGXS asks for from 16 on, cannot do it on 15, where
+# PG_FUNCTION_INFO_V1 does not mark the function itself.)
+EXPORTS = $(SRCROOT)/src/exports.map
+SHLIB_LINK = -Wl,--version-script=$(EXPORTS)
+
+# Bitcode would need the one clang that the server was built with.
+override with_llvm = no
+
+REGRESS = $(shell sed -n 's/^test: *//p' $(SRCROOT)/sql/schedule 2>/dev/null)
+REGRESS_OPTS = --inputdir=$(SRCROOT) --load-extension=reconcile
+
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+include $(PGXS)
+
+# PGXS does not track headers here, and a stale object is worse than a slow
+# build. (The name HEADERS would install them.)
+SOURCE_HEADERS := $(wildcard $(SRCROOT)/src/*.h $(SRCROOT)/src/*/*.h)
+$(OBJS): $(SOURCE_HEADERS)
+
+$(shlib): $(EXPORTS)
+
+# Absolute, as VPATH would else find the folders of the source tree.
+OBJECT_DIRS := $(addprefix $(CURDIR)/,$(patsubst %/,%,$(sort $(dir $(OBJS)))))
+$(OBJS): | $(OBJECT_DIRS)
+$(OBJECT_DIRS):
+	$(MKDIR_P) $@
+
+$(INSTALL_SCRIPT_SQL): $(SQL_PARTS) Makefile reconcile.control
+	@rm -f $@.tmp
+	@for part in $(filter %.sql,$^); do \
+		printf -- '-- %s\n\n' "src/$${part##*src/}" && cat "$$part" && echo || exit 1; \
+	done > $@.tmp
+	@mv $@.tmp $@
+	@echo "assembled $@"

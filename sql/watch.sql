@@ -1,0 +1,241 @@
+--
+-- Watched tables: what a statement changes is marked, once, with the change (P1).
+--
+\set VERBOSITY default
+CREATE ROLE regress_watch_owner LOGIN;
+CREATE ROLE regress_watch_writer;
+CREATE SCHEMA watch_app AUTHORIZATION regress_watch_owner;
+GRANT USAGE ON SCHEMA watch_app TO PUBLIC;
+SELECT reconcile.grant_access('regress_watch_owner', 'define', 'fleet');
+SET ROLE regress_watch_owner;
+CREATE TABLE watch_app.device (id text, want text, have text, big text);
+GRANT ALL ON watch_app.device TO regress_watch_writer;
+SELECT reconcile.create_loop('fleet');
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
+\d watch_app.device
+
+-- Lists what is marked since the last call, and clears it.
+RESET ROLE;
+CREATE FUNCTION watch_app.marked() RETURNS TABLE (loop_name text, entity_id text, marks bigint)
+    LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT m.loop_name COLLATE "default", m.entity_id COLLATE "C", count(*) FROM reconcile.mark m GROUP BY 1, 2 ORDER BY 1, 2;
+    PERFORM reconcile.forget(w.loop_name, w.entity_id) FROM reconcile.work w;
+END $$;
+
+-- INSERT, UPDATE, DELETE, by who has no right on the loop; one mark for an entity and a statement
+SET ROLE regress_watch_writer;
+INSERT INTO watch_app.device SELECT 'd' || g % 3, 'a', 'a', repeat('x', 10) FROM generate_series(1, 6) g;
+RESET ROLE;
+SELECT * FROM watch_app.marked();
+SET ROLE regress_watch_writer;
+UPDATE watch_app.device SET want = 'b' WHERE id = 'd1';
+DELETE FROM watch_app.device WHERE id = 'd2';
+RESET ROLE;
+SELECT * FROM watch_app.marked();
+
+-- The old and the new value; NULL is none
+UPDATE watch_app.device SET id = 'd9' WHERE id = 'd0';
+SELECT * FROM watch_app.marked();
+UPDATE watch_app.device SET id = NULL WHERE id = 'd9';
+SELECT * FROM watch_app.marked();
+UPDATE watch_app.device SET want = 'c' WHERE id IS NULL;
+SELECT * FROM watch_app.marked();
+-- nothing changed, nothing marked; a rolled back change neither
+UPDATE watch_app.device SET want = 'c' WHERE id = 'none';
+BEGIN;
+DELETE FROM watch_app.device;
+ROLLBACK;
+SELECT * FROM watch_app.marked();
+
+-- COPY, upsert, MERGE, CTE, foreign key cascade
+TRUNCATE watch_app.device;
+ALTER TABLE watch_app.device ADD PRIMARY KEY (id);
+COPY watch_app.device (id, want) FROM stdin;
+c1	a
+c2	a
+\.
+INSERT INTO watch_app.device (id) VALUES ('c2'), ('c3') ON CONFLICT (id) DO UPDATE SET want = 'up';
+SELECT * FROM watch_app.marked();
+MERGE INTO watch_app.device d USING (VALUES ('c1'), ('c4')) AS s (id) ON d.id = s.id
+    WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id);
+SELECT * FROM watch_app.marked();
+WITH gone AS (DELETE FROM watch_app.device WHERE id = 'c2' RETURNING id)
+    INSERT INTO watch_app.device (id) SELECT id || 'x' FROM gone;
+SELECT * FROM watch_app.marked();
+CREATE TABLE watch_app.part (id int PRIMARY KEY, device text REFERENCES watch_app.device ON DELETE CASCADE ON UPDATE CASCADE);
+INSERT INTO watch_app.part VALUES (1, 'c3'), (2, 'c4');
+-- the entity may have any type; several loops may watch one table, and one loop several
+SELECT reconcile.create_loop('parts');
+SELECT reconcile.watch('parts', 'watch_app.part', 'id'), reconcile.watch('fleet', 'watch_app.part', 'device');
+DELETE FROM watch_app.device WHERE id = 'c3';
+UPDATE watch_app.device SET id = 'c5' WHERE id = 'c4';
+SELECT * FROM watch_app.marked();
+SELECT reconcile.drop_loop('parts');
+DROP TABLE watch_app.part;
+
+-- columns: only where one of them changed; called again it replaces
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id', '{want,big}');
+SELECT tgname FROM pg_trigger WHERE tgrelid = 'watch_app.device'::regclass ORDER BY 1;
+INSERT INTO watch_app.device SELECT 'd' || g, 'a', 'a', (SELECT string_agg(md5(g::text || i), '') FROM generate_series(1, 300) i) FROM generate_series(1, 3) g;
+SELECT * FROM watch_app.marked();
+UPDATE watch_app.device SET have = 'b';
+SELECT * FROM watch_app.marked();
+UPDATE watch_app.device SET want = CASE id WHEN 'd1' THEN 'b' ELSE want END, have = 'c';
+SELECT * FROM watch_app.marked();
+UPDATE watch_app.device SET want = NULL WHERE id = 'd1';
+SELECT * FROM watch_app.marked();
+UPDATE watch_app.device SET want = NULL WHERE id = 'd1';
+SELECT * FROM watch_app.marked();
+-- a value that is stored out of line, written again and changed
+UPDATE watch_app.device SET big = big || '' WHERE id = 'd2';
+SELECT * FROM watch_app.marked();
+UPDATE watch_app.device SET big = overlay(big PLACING '!' FROM 5000) WHERE id = 'd2';
+SELECT * FROM watch_app.marked();
+DELETE FROM watch_app.device WHERE id = 'd3';
+SELECT * FROM watch_app.marked();
+-- what tells two values apart counts, even if the type calls them equal
+ALTER TABLE watch_app.device ADD amount numeric DEFAULT 1.0;
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id', '{amount}');
+UPDATE watch_app.device SET amount = 1.00 WHERE id = 'd1';
+SELECT * FROM watch_app.marked();
+-- a column that is gone: miss nothing
+ALTER TABLE watch_app.device DROP COLUMN amount;
+UPDATE watch_app.device SET have = 'd' WHERE id = 'd1';
+SELECT * FROM watch_app.marked();
+
+-- What cannot be an entity id never fails the statement: one warning, and '' is marked
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
+INSERT INTO watch_app.device (id) VALUES (repeat('x', 512)), (repeat('y', 513)), (repeat('z', 600)), ('good');
+SELECT loop_name, left(entity_id, 20), marks FROM watch_app.marked();
+ALTER TABLE watch_app.device RENAME COLUMN id TO device_id;
+UPDATE watch_app.device SET want = 'z' WHERE device_id IN ('d1', 'd2');
+SELECT * FROM watch_app.marked();
+ALTER TABLE watch_app.device RENAME COLUMN device_id TO id;
+DELETE FROM watch_app.device WHERE length(id) > 100;
+SELECT loop_name, left(entity_id, 20), marks FROM watch_app.marked();
+
+-- 100,000 rows are 100,000 entities with one insert
+TRUNCATE watch_app.device;
+INSERT INTO watch_app.device SELECT 'd' || g, 'a' FROM generate_series(1, 100000) g;
+SELECT count(*), count(DISTINCT m.made_at) AS inserts FROM reconcile.mark m;
+SELECT reconcile.drop_loop('fleet');
+SET ROLE regress_watch_owner;
+SELECT reconcile.create_loop('fleet');
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
+RESET ROLE;
+UPDATE watch_app.device SET want = 'b';
+SELECT count(*), count(DISTINCT m.made_at) AS inserts, count(DISTINCT m.entity_id) AS entities FROM reconcile.mark m;
+TRUNCATE watch_app.device;
+
+-- Rights: the loop's owner or "define", and the table's owner (P11)
+CREATE TABLE watch_app.foreign_table_owner (id text);
+SET ROLE regress_watch_owner;
+SELECT reconcile.watch('fleet', 'watch_app.foreign_table_owner', 'id');
+SELECT reconcile.unwatch('fleet', 'watch_app.foreign_table_owner');
+SET ROLE regress_watch_writer;
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
+RESET ROLE;
+SELECT reconcile.grant_access('regress_watch_writer', 'trigger', 'fleet');
+SELECT reconcile.grant_access('regress_watch_writer', 'define', 'other');
+SET ROLE regress_watch_writer;
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
+RESET ROLE;
+-- nobody attaches the function himself, or calls it
+SET ROLE regress_watch_owner;
+CREATE TRIGGER mine AFTER INSERT ON watch_app.device REFERENCING NEW TABLE AS n
+    FOR EACH STATEMENT EXECUTE FUNCTION reconcile.watch_trigger('fleet', 'id');
+RESET ROLE;
+SELECT reconcile.watch_trigger();
+CREATE TRIGGER mine BEFORE INSERT ON watch_app.device FOR EACH ROW EXECUTE FUNCTION reconcile.watch_trigger('fleet', 'id');
+INSERT INTO watch_app.device VALUES ('x');
+DROP TRIGGER mine ON watch_app.device;
+
+-- What cannot be watched
+CREATE VIEW watch_app.v AS SELECT * FROM watch_app.device;
+CREATE MATERIALIZED VIEW watch_app.mv AS SELECT * FROM watch_app.device;
+CREATE FOREIGN DATA WRAPPER regress_watch_fdw;
+CREATE SERVER regress_watch_server FOREIGN DATA WRAPPER regress_watch_fdw;
+CREATE FOREIGN TABLE watch_app.ft (id text) SERVER regress_watch_server;
+CREATE SEQUENCE watch_app.seq;
+CREATE TABLE watch_app.parted (id text) PARTITION BY LIST (id);
+CREATE TABLE watch_app.parted_a PARTITION OF watch_app.parted DEFAULT;
+CREATE TABLE watch_app.parent (id text);
+CREATE TABLE watch_app.child () INHERITS (watch_app.parent);
+CREATE TEMP TABLE watch_temp (id text);
+SELECT reconcile.watch('fleet', 'watch_app.v', 'id');
+SELECT reconcile.watch('fleet', 'watch_app.mv', 'id');
+SELECT reconcile.watch('fleet', 'watch_app.ft', 'id');
+SELECT reconcile.watch('fleet', 'watch_app.seq', 'id');
+SELECT reconcile.watch('fleet', 'pg_catalog.pg_class', 'relname');
+SELECT reconcile.watch('fleet', 'reconcile.mark_0', 'entity_id');
+SELECT reconcile.watch('fleet', 'watch_temp', 'id');
+SELECT reconcile.watch('fleet', 'watch_app.parted', 'id');
+SELECT reconcile.watch('fleet', 'watch_app.parted_a', 'id');
+SELECT reconcile.watch('fleet', 'watch_app.parent', 'id');
+SELECT reconcile.watch('fleet', 'watch_app.child', 'id');
+SELECT reconcile.watch('fleet', 'watch_app.device', 'nothing');
+SELECT reconcile.watch('fleet', 'watch_app.device', 'ctid');
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id', '{want,nothing}');
+SELECT reconcile.watch('fleet', 999999999::oid::regclass, 'id');
+-- a virtual generated column (18 and later) has no value in a trigger
+DO $$
+BEGIN
+    IF current_setting('server_version_num')::int < 180000 THEN
+        RETURN;
+    END IF;
+    EXECUTE 'CREATE TABLE watch_app.generated (id text, upper_id text GENERATED ALWAYS AS (upper(id)) VIRTUAL)';
+    BEGIN
+        PERFORM reconcile.watch('fleet', 'watch_app.generated', 'upper_id');
+        RAISE EXCEPTION 'accepted';
+    EXCEPTION WHEN wrong_object_type THEN NULL;
+    END;
+    BEGIN
+        PERFORM reconcile.watch('fleet', 'watch_app.generated', 'id', '{upper_id}');
+        RAISE EXCEPTION 'accepted';
+    EXCEPTION WHEN wrong_object_type THEN NULL;
+    END;
+END $$;
+-- a stored one has
+CREATE TABLE watch_app.stored (id text, upper_id text GENERATED ALWAYS AS (upper(id)) STORED);
+SELECT reconcile.watch('fleet', 'watch_app.stored', 'upper_id');
+INSERT INTO watch_app.stored VALUES ('a');
+SELECT * FROM watch_app.marked() WHERE entity_id NOT LIKE 'd%';
+
+-- unwatch, and the ways in which a watch ends by itself
+SELECT reconcile.unwatch('fleet', 'watch_app.stored');
+SELECT reconcile.unwatch('fleet', 'watch_app.stored');
+INSERT INTO watch_app.stored VALUES ('b');
+SELECT * FROM watch_app.marked();
+-- a name of a trigger means nothing
+ALTER TRIGGER reconcile_fleet_ins ON watch_app.device RENAME TO something;
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
+SELECT tgname FROM pg_trigger WHERE tgrelid = 'watch_app.device'::regclass ORDER BY 1;
+-- a trigger of a loop that is no more does nothing
+CREATE TABLE watch_app.dropped (id text);
+SELECT reconcile.watch('fleet', 'watch_app.dropped', 'id');
+DELETE FROM reconcile.loop WHERE loop_name = 'fleet';
+INSERT INTO watch_app.dropped VALUES ('a');
+SELECT count(*) FROM reconcile.mark;
+SELECT reconcile.create_loop('fleet', owner => 'regress_watch_owner');
+DROP TABLE watch_app.dropped;
+INSERT INTO watch_app.device VALUES ('still');
+SELECT * FROM watch_app.marked();
+
+-- DROP EXTENSION needs no CASCADE for what is on users' tables (P13)
+BEGIN;
+SET LOCAL client_min_messages = warning;
+DROP EXTENSION reconcile;
+SELECT count(*) FROM pg_trigger WHERE tgrelid = 'watch_app.device'::regclass;
+INSERT INTO watch_app.device VALUES ('free');
+ROLLBACK;
+
+SELECT reconcile.drop_loop('fleet');
+SELECT count(*) FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE p.proname = 'watch_trigger';
+SELECT reconcile.revoke_access('regress_watch_owner', 'define', 'fleet'), reconcile.revoke_access('regress_watch_writer', 'trigger', 'fleet'),
+       reconcile.revoke_access('regress_watch_writer', 'define', 'other');
+SET client_min_messages = warning;
+DROP SCHEMA watch_app CASCADE;
+DROP FOREIGN DATA WRAPPER regress_watch_fdw CASCADE;
+DROP OWNED BY regress_watch_owner, regress_watch_writer;
+DROP ROLE regress_watch_owner, regress_watch_writer;

@@ -1,0 +1,239 @@
+/*
+ * access.c
+ *		Capabilities: grants, and the check that each function makes.
+ *
+ * A grant keeps its role as oid and as name and counts only while both match,
+ * so neither a new role of an old name nor a reused oid inherits it.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+
+#include "core/access.h"
+#include "core/compat.h"
+#include "core/errors.h"
+#include "core/ident.h"
+#include "core/install.h"
+#include "core/plan.h"
+
+static const char *const capability_name[] = {
+	[CAP_OBSERVE] = "observe",
+	[CAP_TRIGGER] = "trigger",
+	[CAP_LEASE] = "lease",
+	[CAP_FENCE] = "fence",
+	[CAP_WORK] = "work",
+	[CAP_COMMAND] = "command",
+	[CAP_PLACE] = "place",
+	[CAP_OPERATE] = "operate",
+	[CAP_DEFINE] = "define"
+};
+
+enum
+{
+	PLAN_ALLOWED,
+	PLAN_GRANT,
+	PLAN_REVOKE
+};
+
+static SqlPlan plans[] = {
+	[PLAN_ALLOWED] = {
+		"SELECT 1 FROM reconcile.loop l"
+		" WHERE l.loop_name OPERATOR(pg_catalog.=) $2 AND pg_catalog.pg_has_role($3, l.owner, 'USAGE')"
+		" UNION ALL "
+		"SELECT 1 FROM reconcile.access_grant g"
+		" JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) g.role AND r.rolname OPERATOR(pg_catalog.=) g.role_name"
+		" WHERE g.capability OPERATOR(pg_catalog.=) $1"
+		" AND (g.scope OPERATOR(pg_catalog.=) '' OR g.scope OPERATOR(pg_catalog.=) $2)"
+		" AND pg_catalog.pg_has_role($3, r.oid, 'USAGE')",
+		3, {TEXTOID, TEXTOID, OIDOID}
+	},
+	[PLAN_GRANT] = {
+		"INSERT INTO reconcile.access_grant AS g (role, role_name, capability, scope)"
+		" VALUES ($1::pg_catalog.regrole, $2, $3, $4)"
+		" ON CONFLICT (role_name, capability, scope) DO UPDATE SET role = EXCLUDED.role",
+		4, {OIDOID, NAMEOID, TEXTOID, TEXTOID}
+	},
+	[PLAN_REVOKE] = {
+		"DELETE FROM reconcile.access_grant g"
+		" WHERE g.role_name OPERATOR(pg_catalog.=) $1 AND g.capability OPERATOR(pg_catalog.=) $2"
+		" AND g.scope OPERATOR(pg_catalog.=) $3",
+		3, {NAMEOID, TEXTOID, TEXTOID}
+	}
+};
+
+bool
+access_allowed(Capability capability, const char *reconciler_id)
+{
+	SqlScope	scope;
+	Datum		values[3];
+	bool		allowed;
+	Oid			caller = GetUserId();
+
+	if (superuser_arg(caller) || caller == install_get()->owner)
+		return true;
+
+	values[0] = CStringGetTextDatum(capability_name[capability]);
+	values[1] = CStringGetTextDatum(reconciler_id);
+	values[2] = ObjectIdGetDatum(caller);
+	sql_begin(&scope);
+	allowed = sql_run_latest(&plans[PLAN_ALLOWED], values, NULL) > 0;
+	sql_end(&scope);
+	return allowed;
+}
+
+void
+access_require(Capability capability, const char *reconciler_id)
+{
+	if (!access_allowed(capability, reconciler_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for reconciler \"%s\"", reconciler_id),
+				 errdetail("It needs the capability \"%s\".", capability_name[capability]),
+				 errhint("Ask an administrator for reconcile.grant_access(role, '%s').",
+						 capability_name[capability])));
+}
+
+/* ----------------------------------------------------------------
+ * Grants
+ * ----------------------------------------------------------------
+ */
+
+static Capability
+capability_arg(FunctionCallInfo fcinfo, int n)
+{
+	char	   *name = text_arg(fcinfo, n, "capability");
+
+	for (int i = 0; i < lengthof(capability_name); i++)
+	{
+		if (strcmp(name, capability_name[i]) == 0)
+			return (Capability) i;
+	}
+	arg_invalid("capability", "is not a capability",
+				"It is observe, trigger, lease, fence, work, command, place, operate or define.");
+}
+
+/*
+ * GRANT or REVOKE EXECUTE on the functions of a capability, as listed in
+ * reconcile.capability_functions().  REVOKE only when no scope of it is left.
+ */
+static void
+execute_acl(const char *verb, const char *preposition, Oid role, const char *capability)
+{
+	static SqlPlan list = {
+		"SELECT f FROM reconcile.capability_functions($1) f", 1, {TEXTOID}
+	};
+	Datum		value = CStringGetTextDatum(capability);
+	uint64		rows = sql_run(&list, &value, NULL);
+	SPITupleTable *table = SPI_tuptable;
+
+	for (uint64 i = 0; i < rows; i++)
+	{
+		char	   *routine = SPI_getvalue(table->vals[i], table->tupdesc, 1);
+		char	   *command = psprintf("%s EXECUTE ON ROUTINE %s %s %s", verb, routine, preposition,
+									   quote_identifier(GetUserNameFromId(role, false)));
+
+		if (SPI_execute(command, false, 0) < 0)
+			elog(ERROR, "could not run \"%s\"", command);
+	}
+}
+
+void
+access_grant_owner(Oid role)
+{
+	SqlScope	scope;
+
+	if (superuser_arg(role))
+		return;
+	sql_begin(&scope);
+	execute_acl("GRANT", "TO", role, "define");
+	sql_end(&scope);
+}
+
+static void
+require_administrator(void)
+{
+	if (!superuser() && GetUserId() != install_get()->owner)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to grant access"),
+				 errhint("Only a superuser or the owner of the schema \"reconcile\" may.")));
+}
+
+static void
+change_access(FunctionCallInfo fcinfo, bool grant)
+{
+	SqlScope	scope;
+	Datum		values[4];
+	Oid			role;
+	Capability	capability;
+	char	   *reconciler_id = pstrdup("");
+
+	require_primary(grant ? "grant_access" : "revoke_access");
+	if (PG_ARGISNULL(0))
+		arg_null("role");
+	capability = capability_arg(fcinfo, 1);
+	if (!PG_ARGISNULL(2))
+		reconciler_id = reconciler_id_arg(fcinfo, 2, "scope");
+	require_administrator();
+	role = get_role_oid(NameStr(*PG_GETARG_NAME(0)), false);
+
+	sql_begin(&scope);
+	if (grant)
+	{
+		values[0] = ObjectIdGetDatum(role);
+		values[1] = PG_GETARG_DATUM(0);
+		values[2] = CStringGetTextDatum(capability_name[capability]);
+		values[3] = CStringGetTextDatum(reconciler_id);
+		sql_run(&plans[PLAN_GRANT], values, NULL);
+		execute_acl("GRANT", "TO", role, capability_name[capability]);
+	}
+	else
+	{
+		/* EXECUTE stays: without a grant the check in the function refuses */
+		values[0] = PG_GETARG_DATUM(0);
+		values[1] = CStringGetTextDatum(capability_name[capability]);
+		values[2] = CStringGetTextDatum(reconciler_id);
+		sql_run(&plans[PLAN_REVOKE], values, NULL);
+	}
+	sql_end(&scope);
+}
+
+PG_FUNCTION_INFO_V1(reconcile_grant_access);
+Datum
+reconcile_grant_access(PG_FUNCTION_ARGS)
+{
+	change_access(fcinfo, true);
+	PG_RETURN_VOID();
+}
+
+PG_FUNCTION_INFO_V1(reconcile_revoke_access);
+Datum
+reconcile_revoke_access(PG_FUNCTION_ARGS)
+{
+	change_access(fcinfo, false);
+	PG_RETURN_VOID();
+}
+
+/* For the views, which show a row to whom this is true. */
+PG_FUNCTION_INFO_V1(reconcile_may_observe);
+Datum
+reconcile_may_observe(PG_FUNCTION_ARGS)
+{
+	char	   *reconciler_id = text_arg(fcinfo, 0, "reconciler_id");
+
+	PG_RETURN_BOOL(access_allowed(CAP_OBSERVE, reconciler_id));
+}
+
+/* Error texts are for the owner of a loop and for "operate". */
+PG_FUNCTION_INFO_V1(reconcile_may_see_errors);
+Datum
+reconcile_may_see_errors(PG_FUNCTION_ARGS)
+{
+	char	   *reconciler_id = text_arg(fcinfo, 0, "reconciler_id");
+
+	PG_RETURN_BOOL(access_allowed(CAP_OPERATE, reconciler_id));
+}

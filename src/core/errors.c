@@ -1,0 +1,49 @@
+/*
+ * errors.c
+ *		The refusals that every room words alike.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+
+#include "core/errors.h"
+
+void
+arg_null(const char *arg)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("argument \"%s\" must not be null", arg),
+			 errhint("Pass a value for \"%s\".", arg)));
+}
+
+void
+arg_invalid(const char *arg, const char *problem, const char *hint)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("argument \"%s\" %s", arg, problem),
+			 hint ? errhint("%s", hint) : 0));
+}
+
+void
+require_primary(const char *function)
+{
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("cannot execute %s() during recovery", function),
+				 errhint("Call it on the primary server.")));
+}
+
+void
+require_read_committed(const char *function)
+{
+	if (IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s() cannot work above READ COMMITTED", function),
+				 errdetail("Its answer would rest on a snapshot that is older than the lock."),
+				 errhint("Begin the transaction with ISOLATION LEVEL READ COMMITTED.")));
+}

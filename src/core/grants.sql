@@ -1,0 +1,46 @@
+-- grants.sql: the last part of the script: ACLs of everything above
+--
+-- Nothing is granted to PUBLIC but USAGE and the functions named here;
+-- grant_access() gives EXECUTE on the functions of a capability.
+
+-- The functions of each capability, as GRANT names them.  A loop's owner has
+-- all of them on his loop, so "define" comes with every other one.
+CREATE FUNCTION reconcile.capability_functions(capability text) RETURNS SETOF text
+    LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT p.oid::pg_catalog.regprocedure::text
+      FROM (VALUES
+        ('trigger', 'enqueue'), ('trigger', 'enqueue_many'),
+        ('lease', 'acquire_lease'), ('lease', 'try_acquire_lease'), ('lease', 'renew_lease'),
+        ('lease', 'release_lease'), ('lease', 'bind_lease'),
+        ('fence', 'apply_fenced'),
+        ('operate', 'pause_loop'), ('operate', 'resume_loop'), ('operate', 'revive'), ('operate', 'forget'),
+        ('operate', 'run_loop'),
+        ('define', 'create_loop'), ('define', 'alter_loop'), ('define', 'drop_loop'),
+        ('define', 'watch'), ('define', 'unwatch')
+      ) AS f (capability, name)
+      JOIN pg_catalog.pg_proc p ON p.proname OPERATOR(pg_catalog.=) f.name
+       AND p.pronamespace OPERATOR(pg_catalog.=) 'reconcile'::pg_catalog.regnamespace
+     WHERE f.capability OPERATOR(pg_catalog.=) capability_functions.capability
+        OR capability_functions.capability OPERATOR(pg_catalog.=) 'define';
+END;
+COMMENT ON FUNCTION reconcile.capability_functions(text) IS
+'The functions that EXECUTE is granted on with a capability.';
+
+REVOKE ALL ON ALL ROUTINES IN SCHEMA reconcile FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA reconcile FROM PUBLIC;
+REVOKE ALL ON SCHEMA reconcile FROM PUBLIC;
+GRANT USAGE ON SCHEMA reconcile TO PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    reconcile.permanent_error(text),
+    reconcile.current_run(),
+    reconcile.fenced_epoch(text),
+    reconcile.fenced_write(text, jsonb),
+    reconcile.may_observe(text),
+    reconcile.may_see_errors(text),
+    reconcile.running(),
+    reconcile.worker_list()
+    TO PUBLIC;
+-- These show a caller only what he may observe.
+GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources,
+    reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers TO PUBLIC;

@@ -1,0 +1,133 @@
+/*
+ * ident.c
+ *		Checks of identifiers: reconciler ids, holders, entities.
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+
+#include "core/errors.h"
+#include "core/ident.h"
+
+char *
+text_arg(FunctionCallInfo fcinfo, int n, const char *arg)
+{
+	if (PG_ARGISNULL(n))
+		arg_null(arg);
+	return text_to_cstring(PG_GETARG_TEXT_PP(n));
+}
+
+void
+reconciler_id_check(const char *value, const char *arg)
+{
+	size_t		length = strlen(value);
+	bool		good = length >= 1 && length <= RECONCILER_ID_MAX;
+
+	for (size_t i = 0; good && i < length; i++)
+	{
+		char		c = value[i];
+
+		good = (c >= 'a' && c <= 'z') || c == '_' || (i > 0 && c >= '0' && c <= '9');
+	}
+	if (!good)
+		arg_invalid(arg, "is not a reconciler id",
+					"A reconciler id is 1 to 48 bytes: a lower-case letter or underscore, then lower-case letters, digits and underscores.");
+}
+
+/*
+ * Characters that a reader of a log or a table could not see, or that reorder
+ * what he sees: controls, zero-width and bidirectional formatting.
+ */
+static bool
+is_invisible(pg_wchar c)
+{
+	return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0xad || c == 0x61c ||
+		(c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) ||
+		(c >= 0x2060 && c <= 0x2069) || c == 0xfeff;
+}
+
+static bool
+has_invisible(const char *value)
+{
+	bool		utf8 = GetDatabaseEncoding() == PG_UTF8;
+
+	for (const unsigned char *p = (const unsigned char *) value; *p;)
+	{
+		if (utf8)
+		{
+			if (is_invisible(utf8_to_unicode(p)))
+				return true;
+			p += pg_utf_mblen(p);
+		}
+		else
+		{
+			if (*p < 0x20 || *p == 0x7f)
+				return true;
+			p += pg_mblen((const char *) p);
+		}
+	}
+	return false;
+}
+
+void
+holder_id_check(const char *value, const char *arg)
+{
+	size_t		length = strlen(value);
+
+	if (length < 1 || length > HOLDER_ID_MAX)
+		arg_invalid(arg, length < 1 ? "must not be empty" : "is too long",
+					"It is 1 to 256 bytes.");
+	if (has_invisible(value))
+		arg_invalid(arg, "contains a character that cannot be seen",
+					"Control, bidirectional and zero-width characters are refused.");
+}
+
+bool
+entity_id_valid(const char *value, size_t length)
+{
+	return length <= ENTITY_ID_MAX;
+}
+
+void
+entity_id_check(const char *value, const char *arg)
+{
+	if (!entity_id_valid(value, strlen(value)))
+		arg_invalid(arg, "is too long", "An entity id is 0 to 512 bytes.");
+}
+
+char *
+reconciler_id_arg(FunctionCallInfo fcinfo, int n, const char *arg)
+{
+	char	   *value = text_arg(fcinfo, n, arg);
+
+	reconciler_id_check(value, arg);
+	return value;
+}
+
+char *
+holder_id_arg(FunctionCallInfo fcinfo, int n, const char *arg)
+{
+	char	   *value = text_arg(fcinfo, n, arg);
+
+	holder_id_check(value, arg);
+	return value;
+}
+
+char *
+entity_id_arg(FunctionCallInfo fcinfo, int n, const char *arg)
+{
+	char	   *value = text_arg(fcinfo, n, arg);
+
+	entity_id_check(value, arg);
+	return value;
+}
+
+uint64
+ident_hash(const char *kind_scope, const char *id)
+{
+	uint64		seed = hash_bytes_extended((const unsigned char *) kind_scope, strlen(kind_scope), 0);
+
+	return hash_bytes_extended((const unsigned char *) id, strlen(id), seed) & ((UINT64CONST(1) << 45) - 1);
+}

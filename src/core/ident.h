@@ -1,0 +1,36 @@
+/*
+ * ident.h
+ *		Identifiers as they come in from SQL: checked, and never a hash.
+ */
+#ifndef RECONCILE_IDENT_H
+#define RECONCILE_IDENT_H
+
+#include "fmgr.h"
+
+#define RECONCILER_ID_MAX	48	/* bytes; also a loop's name and a metric label */
+#define HOLDER_ID_MAX		256 /* bytes */
+#define ENTITY_ID_MAX		512 /* bytes; '' is the resync-all sentinel */
+
+/*
+ * Each returns the argument as a palloc'd C string, or raises 22004 (NULL) or
+ * 22023 (bad value), naming "arg" and stating the limit in the hint.
+ */
+extern char *reconciler_id_arg(FunctionCallInfo fcinfo, int n, const char *arg);
+extern char *holder_id_arg(FunctionCallInfo fcinfo, int n, const char *arg);
+extern char *entity_id_arg(FunctionCallInfo fcinfo, int n, const char *arg);
+
+/* The same checks on a C string. */
+extern void reconciler_id_check(const char *value, const char *arg);
+extern void holder_id_check(const char *value, const char *arg);
+extern void entity_id_check(const char *value, const char *arg);
+
+/* Is this a legal entity id?  For callers that must not fail. */
+extern bool entity_id_valid(const char *value, size_t length);
+
+/* A plain text argument: NULL is 22004, and nothing else is checked. */
+extern char *text_arg(FunctionCallInfo fcinfo, int n, const char *arg);
+
+/* 45 bits of hash for a lock tag: a collision only delays. */
+extern uint64 ident_hash(const char *kind_scope, const char *id);
+
+#endif							/* RECONCILE_IDENT_H */

@@ -1,0 +1,46 @@
+/*
+ * install.h
+ *		Our extension as it is installed in this database, and our lock tags.
+ *
+ * The identity of an install is the oid of its schema: DROP and CREATE
+ * EXTENSION give a new one.  All of it is looked up by syscache and kept until
+ * an invalidation says otherwise.
+ */
+#ifndef RECONCILE_INSTALL_H
+#define RECONCILE_INSTALL_H
+
+#include "storage/lock.h"
+
+#define MARK_SEGMENTS	4
+
+typedef struct Install
+{
+	Oid			schema;			/* of "reconcile": also names this install */
+	Oid			owner;			/* of that schema: as whom our own plans run */
+	Oid			lock_class;		/* oid of reconcile.loop: class of our object locks */
+	Oid			segment[MARK_SEGMENTS]; /* the mark segments */
+} Install;
+
+/* The install, or NULL where the extension is not there (or is no longer). */
+extern const Install *install_find(void);
+
+/* The install, or error 55000. */
+extern const Install *install_get(void);
+
+/*
+ * Heavyweight locks on objects in our own class: no user can take them, user
+ * code cannot release them, and they end with the transaction (or, where it is
+ * said, the session).  The order is the order of these kinds.
+ */
+typedef enum LockKind
+{
+	LOCK_KIND_INSTALL = 1,		/* one dispatcher for a database */
+	LOCK_KIND_RUN,				/* one run at a time of (loop, entity) */
+	LOCK_KIND_LEASE,			/* who may grant an id's next term */
+	LOCK_KIND_FENCE				/* shared by fenced transactions, exclusive for a take-over */
+} LockKind;
+
+/* The tag of (kind, scope, id); scope is the loop for a run, '' otherwise. */
+extern void lock_tag(LOCKTAG *tag, LockKind kind, const char *scope, const char *id);
+
+#endif							/* RECONCILE_INSTALL_H */

@@ -1,0 +1,91 @@
+/*
+ * plan.c
+ *		Saved plans of our own SQL, and the identity they run under.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/snapmgr.h"
+
+#include "core/errors.h"
+#include "core/install.h"
+#include "core/plan.h"
+
+void
+sql_begin(SqlScope *scope)
+{
+	scope->outer = CurrentMemoryContext;
+	GetUserIdAndSecContext(&scope->userid, &scope->context);
+	SPI_connect();
+	SetUserIdAndSecContext(install_get()->owner,
+						   scope->context | SECURITY_LOCAL_USERID_CHANGE);
+}
+
+void
+sql_end(SqlScope *scope)
+{
+	SetUserIdAndSecContext(scope->userid, scope->context);
+	SPI_finish();
+}
+
+static void
+sql_prepare(SqlPlan *plan)
+{
+	Oid			schema = install_get()->schema;
+
+	if (plan->plan != NULL && plan->schema == schema)
+		return;
+	if (plan->plan != NULL)
+	{
+		SPI_freeplan(plan->plan);
+		plan->plan = NULL;
+	}
+	plan->plan = SPI_prepare(plan->text, plan->nargs, plan->types);
+	if (plan->plan == NULL || SPI_keepplan(plan->plan) != 0)
+		elog(ERROR, "could not prepare \"%s\": %s", plan->text, SPI_result_code_string(SPI_result));
+	plan->schema = schema;
+}
+
+static uint64
+sql_execute(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snapshot)
+{
+	int			code;
+
+	sql_prepare(plan);
+	code = SPI_execute_snapshot(plan->plan, values, nulls, snapshot, InvalidSnapshot, false, true, 0);
+	if (code < 0)
+		elog(ERROR, "could not run \"%s\": %s", plan->text, SPI_result_code_string(code));
+	return SPI_processed;
+}
+
+uint64
+sql_run(SqlPlan *plan, Datum *values, const char *nulls)
+{
+	return sql_execute(plan, values, nulls, InvalidSnapshot);
+}
+
+uint64
+sql_run_latest(SqlPlan *plan, Datum *values, const char *nulls)
+{
+	uint64		rows;
+
+	CommandCounterIncrement();
+	PushActiveSnapshot(GetLatestSnapshot());
+	rows = sql_execute(plan, values, nulls, GetActiveSnapshot());
+	PopActiveSnapshot();
+	return rows;
+}
+
+Datum
+sql_value(int row, int column, bool *isnull)
+{
+	bool		null;
+	Datum		value = SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, &null);
+
+	if (isnull != NULL)
+		*isnull = null;
+	else if (null)
+		elog(ERROR, "unexpected null in column %d", column);
+	return value;
+}

@@ -1,0 +1,57 @@
+/*
+ * wake.h
+ *		What this transaction has to tell the engine when it commits.
+ *
+ * The tables are the truth and this is a hint: a room notes what it wrote, and
+ * at commit (when others can see the rows) the engine, if it is there, gets it.
+ * An abort tells nothing; an aborted subtransaction at worst wakes in vain.
+ */
+#ifndef RECONCILE_WAKE_H
+#define RECONCILE_WAKE_H
+
+#include "storage/block.h"
+#include "storage/itemptr.h"
+
+#include "core/install.h"
+
+#define WAKE_MARKS	64			/* single marks; more become a range of blocks */
+
+typedef struct WakeMark
+{
+	BlockNumber block;
+	OffsetNumber offset;		/* InvalidOffsetNumber: the whole range block .. last_block */
+	uint8		segment;
+	BlockNumber last_block;
+} WakeMark;
+
+typedef struct Wake
+{
+	int			nmarks;
+	WakeMark	marks[WAKE_MARKS];
+	bool		ranged[MARK_SEGMENTS];	/* more than WAKE_MARKS were made */
+	BlockNumber first_block[MARK_SEGMENTS];
+	BlockNumber last_block[MARK_SEGMENTS];
+	bool		reload;			/* loops or leases changed */
+	bool		rescan;			/* marks changed in a way that nobody listed */
+} Wake;
+
+/* A mark was inserted at (segment, tid). */
+extern void wake_mark(int segment, ItemPointer tid);
+
+/* Loops, their states or their leases changed. */
+extern void wake_reload(void);
+
+/* Look at all marks again. */
+extern void wake_rescan(void);
+
+/*
+ * Set by the engine when it is preloaded.  At commit: called once, with
+ * interrupts held; it must not throw, allocate or take heavyweight locks.
+ * "prepared" tells of a PREPARE TRANSACTION instead.
+ */
+extern void (*wake_hook) (const Wake *wake, bool prepared);
+
+/* Registers the transaction callback; once, from _PG_init(). */
+extern void wake_init(void);
+
+#endif							/* RECONCILE_WAKE_H */

@@ -1,0 +1,263 @@
+/*
+ * ddl.c
+ *		DDL that our processes would stand in the way of.
+ *
+ * Before a command that needs a database for itself (DROP DATABASE, CREATE
+ * DATABASE … TEMPLATE, RENAME, SET TABLESPACE) or our extension gone, its
+ * processes are asked to leave: runs in flight are cancelled, uncounted.  They
+ * stay away until the command, or its transaction, is over.  The wait is
+ * bounded, and can be cancelled; if they do not leave the command goes on and
+ * says itself what is in its way.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
+#include "commands/dbcommands.h"
+#include "commands/defrem.h"
+#include "commands/extension.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+
+#include "core/compat.h"
+#include "core/duration.h"
+#include "core/wake.h"
+#include "engine/engine.h"
+#include "engine/shmem.h"
+
+#define LEAVE_LOOK_MS		10
+#define LEAVE_PATIENCE_MS	3000
+
+static ProcessUtility_hook_type next_process_utility = NULL;
+
+/* What this transaction keeps us out of, until it ends. */
+typedef enum Blocking
+{
+	BLOCKING_NOT,
+	BLOCKING_FOR_A_WHILE,		/* we come back, whatever becomes of the command */
+	BLOCKING_TO_DROP			/* we come back if it aborts */
+} Blocking;
+
+static Blocking blocking[ENGINE_DATABASES];
+static bool blocking_any = false;
+
+/* ----------------------------------------------------------------
+ * Blocking a database
+ * ----------------------------------------------------------------
+ */
+
+static bool
+is_empty(int index)
+{
+	EngineDatabase *db = &engine->databases[index];
+	bool		empty = db->pid == 0 && db->state != DATABASE_STARTING;
+
+	for (int i = 0; empty && i < engine->nslots; i++)
+		empty = engine_slot(i)->state == EXEC_FREE || engine_slot(i)->database_index != index;
+	return empty;
+}
+
+/* Asks our processes to leave the database, and waits until they have. */
+static void
+block_database(Oid database, bool drop)
+{
+	TimestampTz patience = clock_add_ms(clock_now(), LEAVE_PATIENCE_MS);
+	int			index;
+
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	index = engine_find_database(database);
+	if (index >= 0)
+	{
+		engine->databases[index].blocked_by = MyProcPid;
+		engine->databases[index].leave = true;
+		blocking[index] = drop ? BLOCKING_TO_DROP : BLOCKING_FOR_A_WHILE;
+		blocking_any = true;
+	}
+	LWLockRelease(&engine->lock);
+	if (index < 0)
+		return;
+
+	engine_wake_dispatcher(index);
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		if (slot->state != EXEC_FREE && slot->database_index == index)
+			engine_set_latch(slot->procno, slot->pid);
+	}
+	while (!is_empty(index) && clock_now() < patience)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LEAVE_LOOK_MS, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/* Lets our processes back in where they are wanted. */
+static void
+unblock_all(bool committed)
+{
+	if (!blocking_any)
+		return;
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < ENGINE_DATABASES; i++)
+	{
+		EngineDatabase *db = &engine->databases[i];
+
+		if (blocking[i] != BLOCKING_NOT && db->blocked_by == MyProcPid)
+		{
+			db->blocked_by = 0;
+			db->leave = false;
+			/* a dispatcher that comes in vain leaves at once */
+			if (!committed || blocking[i] == BLOCKING_FOR_A_WHILE)
+				db->wanted_again = true;
+		}
+		blocking[i] = BLOCKING_NOT;
+	}
+	blocking_any = false;
+	LWLockRelease(&engine->lock);
+	engine_wake_launcher();
+}
+
+static void
+ddl_xact_callback(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+		unblock_all(event == XACT_EVENT_COMMIT);
+}
+
+/* ----------------------------------------------------------------
+ * Which commands
+ * ----------------------------------------------------------------
+ */
+
+/* The database's oid if the caller may do to it what he asks for, else InvalidOid: the command will refuse. */
+static Oid
+owned_database(const char *name)
+{
+	Oid			database = get_database_oid(name, true);
+
+	return OidIsValid(database) && compat_database_owned(database, GetUserId()) ? database : InvalidOid;
+}
+
+static const char *
+template_of(const CreatedbStmt *statement)
+{
+	ListCell   *cell;
+
+	foreach(cell, statement->options)
+	{
+		DefElem    *option = lfirst_node(DefElem, cell);
+
+		if (strcmp(option->defname, "template") == 0 && option->arg != NULL)
+			return defGetString(option);
+	}
+	return NULL;
+}
+
+static bool
+sets_tablespace(const AlterDatabaseStmt *statement)
+{
+	ListCell   *cell;
+
+	foreach(cell, statement->options)
+	{
+		if (strcmp(lfirst_node(DefElem, cell)->defname, "tablespace") == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Does the statement drop our extension, by its name or with its schema? */
+static bool
+drops_extension(const DropStmt *statement)
+{
+	ListCell   *cell;
+
+	if (statement->removeType != OBJECT_EXTENSION && statement->removeType != OBJECT_SCHEMA)
+		return false;
+	foreach(cell, statement->objects)
+	{
+		if (strcmp(strVal(lfirst(cell)), "reconcile") == 0)
+		{
+			Oid			extension = get_extension_oid("reconcile", true);
+
+			return OidIsValid(extension) && compat_extension_owned(extension, GetUserId());
+		}
+	}
+	return false;
+}
+
+/* The database to block before the statement; InvalidOid: none. */
+static Oid
+database_to_block(Node *statement)
+{
+	const char *name = NULL;
+
+	switch (nodeTag(statement))
+	{
+		case T_DropdbStmt:
+			return owned_database(((DropdbStmt *) statement)->dbname);
+		case T_CreatedbStmt:
+			name = template_of((CreatedbStmt *) statement);
+			/* one that the caller may not copy is refused by the command */
+			return name != NULL && (superuser() || have_createdb_privilege()) ?
+				get_database_oid(name, true) : InvalidOid;
+		case T_RenameStmt:
+			if (((RenameStmt *) statement)->renameType == OBJECT_DATABASE)
+				return owned_database(((RenameStmt *) statement)->subname);
+			return InvalidOid;
+		case T_AlterDatabaseStmt:
+			return sets_tablespace((AlterDatabaseStmt *) statement) ?
+				owned_database(((AlterDatabaseStmt *) statement)->dbname) : InvalidOid;
+		case T_DropStmt:
+			return drops_extension((DropStmt *) statement) ? MyDatabaseId : InvalidOid;
+		default:
+			return InvalidOid;
+	}
+}
+
+/* COMMIT PREPARED runs no transaction callback of ours: tell the dispatcher. */
+static bool
+finishes_prepared(Node *statement)
+{
+	return IsA(statement, TransactionStmt) &&
+		((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED;
+}
+
+static void
+process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+				ProcessUtilityContext context, ParamListInfo params,
+				QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
+{
+	Node	   *statement = pstmt->utilityStmt;
+	Oid			database = InvalidOid;
+	bool		finishing = finishes_prepared(statement);
+
+	if (IsTransactionState() && engine != NULL)
+		database = database_to_block(statement);
+	if (OidIsValid(database))
+		block_database(database, IsA(statement, DropdbStmt) || IsA(statement, DropStmt));
+
+	if (next_process_utility)
+		next_process_utility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
+
+	if (finishing)
+		wake_rescan();
+}
+
+void
+ddl_init(void)
+{
+	next_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+	RegisterXactCallback(ddl_xact_callback, NULL);
+}

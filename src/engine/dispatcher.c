@@ -1,0 +1,533 @@
+/*
+ * dispatcher.c
+ *		The dispatcher of one database: main loop, messages, loops.
+ *
+ * One per database that has the extension and a loop, proved by a session lock
+ * on the install.  It keeps the due set, owns the leases of its loops and hands
+ * out the work.  It runs no user code, so it can always renew, cancel and
+ * answer; its transactions are short, and it has none while it waits.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/ipc.h"
+#include "storage/lmgr.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+#include "core/compat.h"
+#include "core/duration.h"
+#include "core/install.h"
+#include "core/plan.h"
+#include "engine/dispatcher.h"
+#include "engine/engine.h"
+#include "engine/process.h"
+
+#define RETRY_MS			1000	/* after a transaction of ours failed */
+#define PREPARED_LOOK_MS	5000	/* while prepared transactions with marks are there */
+#define LEAVE_LOOK_MS		20
+#define MESSAGES_MAX		1024	/* taken from the ring at once */
+
+extern PGDLLEXPORT void reconcile_dispatcher_main(Datum main_arg);
+
+static Dispatcher self;
+Dispatcher *dispatcher = &self;
+
+void
+dispatcher_wake_at(TimestampTz at)
+{
+	self.wake_at = Min(self.wake_at, at);
+}
+
+/* ----------------------------------------------------------------
+ * Attachment
+ * ----------------------------------------------------------------
+ */
+
+static void
+dispatcher_detach(int code, Datum arg)
+{
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	if (self.db->generation == self.generation && self.db->pid == MyProcPid)
+	{
+		self.db->pid = 0;
+		self.db->state = DATABASE_EXITED;
+		self.db->slot_wanted = false;
+	}
+	LWLockRelease(&engine->lock);
+	engine_wake_launcher();
+
+	/* idle executors of ours leave when they see us gone */
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		if (slot->database_index == self.index && slot->dispatcher == self.generation)
+			engine_set_latch(slot->procno, slot->pid);
+	}
+}
+
+/* False: the launcher gave up on us. */
+static bool
+dispatcher_attach(int index, uint32 generation)
+{
+	bool		attached;
+
+	self.index = index;
+	self.db = &engine->databases[index];
+	self.generation = generation;
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	attached = self.db->state == DATABASE_STARTING && self.db->generation == generation;
+	if (attached)
+	{
+		self.db->pid = MyProcPid;
+		self.db->procno = compat_my_procno();
+	}
+	LWLockRelease(&engine->lock);
+	if (attached)
+		before_shmem_exit(dispatcher_detach, (Datum) 0);
+	return attached;
+}
+
+/*
+ * Leaves for good: there is nothing to do here.  False: a loop came up while we
+ * were about to.
+ */
+static bool
+dispatcher_done(void)
+{
+	bool		done;
+
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
+	done = !self.db->reload || self.db->leave;
+	if (done)
+	{
+		self.db->done = true;
+		self.db->state = DATABASE_EXITED;
+	}
+	LWLockRelease(&self.db->ring_lock);
+	LWLockRelease(&engine->lock);
+	return done;
+}
+
+/*
+ * From here on marks are sent to our ring.  Only what commits earlier is left
+ * to be read: so first this, then a snapshot.
+ */
+static void
+open_ring(void)
+{
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
+	self.db->head = self.db->tail = 0;
+	self.db->reload = self.db->rescan = self.db->prepared = false;
+	LWLockRelease(&self.db->ring_lock);
+	self.db->state = DATABASE_RUNNING;
+	self.db->wanted_again = false;
+	LWLockRelease(&engine->lock);
+	self.reload_owed = self.rescan_owed = true;
+}
+
+/* ----------------------------------------------------------------
+ * Loops
+ * ----------------------------------------------------------------
+ */
+
+DispatchLoop *
+dispatcher_find_loop(const char *loop_name)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &self.loops)
+	{
+		DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
+
+		if (strcmp(loop->rules.loop_name, loop_name) == 0)
+			return loop;
+	}
+	return NULL;
+}
+
+bool
+dispatcher_loop_runs(const DispatchLoop *loop, TimestampTz now)
+{
+	return loop->rules.enabled && !loop->rules.paused && loop->rules.reconciler[0] != '\0' &&
+		loop->suspended_until <= now &&
+		(loop->rules.lease_ttl_ms <= 0 || (loop->leading && now < loop->expires_at));
+}
+
+/* Makes our loops those of the table; in a transaction. */
+static void
+reload(void *arg)
+{
+	LoopRules  *rules;
+	int			n = loop_read_all(InvalidOid, &rules);
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &self.loops)
+		dlist_container(DispatchLoop, link, iter.cur)->present = false;
+
+	for (int i = 0; i < n; i++)
+	{
+		DispatchLoop *loop = dispatcher_find_loop(rules[i].loop_name);
+
+		if (loop == NULL)
+		{
+			loop = MemoryContextAllocZero(self.context, sizeof(DispatchLoop));
+			loop->due = due_loop(self.due, rules[i].loop_name);
+			dlist_push_tail(&self.loops, &loop->link);
+			/* marks of it may have come before it */
+			self.rescan_owed = true;
+		}
+		loop->rules = rules[i];
+		loop->present = true;
+		loop->suspended_until = 0;
+		loop->suspend_ms = 0;
+		terms_kick(loop);
+	}
+}
+
+/* Lets go of loops that are no longer there. */
+static void
+drop_absent_loops(void)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &self.loops)
+	{
+		DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
+
+		if (loop->present)
+			continue;
+		loop->rules.enabled = false;
+		if (loop->leading)
+			terms_release(loop);
+		/* what is in flight finishes, and remembers nothing */
+		if (handout_has_jobs(loop))
+			continue;
+		due_forget_loop(self.due, loop->due);
+		dlist_delete(&loop->link);
+		pfree(loop);
+	}
+}
+
+/* ----------------------------------------------------------------
+ * Marks
+ * ----------------------------------------------------------------
+ */
+
+void
+dispatcher_add_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
+{
+	DispatchLoop *loop = dispatcher_find_loop(loop_name);
+	TimestampTz now = clock_now();
+	DueEntity  *entity;
+	MarkRef    *excess;
+	int			n;
+
+	self.marks_seen++;
+	if (loop == NULL)
+		return;					/* of a loop that is gone; rotation drops it */
+	entity = due_add(self.due, loop->due, entity_id, ref, now);
+
+	/* what more than one run could answer is answered by the marks that stay */
+	n = due_excess(entity, now, &excess);
+	if (n > 0)
+	{
+		mark_delete(loop_name, entity_id, excess, n);
+		due_drop_excess(entity);
+		pfree(excess);
+	}
+}
+
+typedef struct Messages
+{
+	WakeMark   *marks;
+	int			n;
+} Messages;
+
+static void
+read_messages(void *arg)
+{
+	Messages   *messages = arg;
+	Snapshot	snapshot = GetActiveSnapshot();
+
+	for (int i = 0; i < messages->n; i++)
+	{
+		WakeMark   *mark = &messages->marks[i];
+
+		if (mark->offset == InvalidOffsetNumber)
+			mark_scan(mark->segment, mark->block, mark->last_block, snapshot, dispatcher_add_mark, NULL);
+		else
+			mark_visit_one(mark->segment, mark->block, mark->offset, snapshot, dispatcher_add_mark, NULL);
+	}
+}
+
+static void
+rescan(void *arg)
+{
+	due_clear(self.due);
+	mark_scan_all(GetActiveSnapshot(), dispatcher_add_mark, NULL);
+}
+
+/* Is a prepared transaction of this database left? */
+static void
+look_for_prepared(void *arg)
+{
+	static SqlPlan plan = {
+		"SELECT 1 FROM pg_catalog.pg_prepared_xacts p"
+		" WHERE p.database OPERATOR(pg_catalog.=) pg_catalog.current_database()", 0, {0}
+	};
+	SqlScope	scope;
+
+	sql_begin(&scope);
+	self.prepared = sql_run(&plan, NULL, NULL) > 0;
+	sql_end(&scope);
+}
+
+/* Is the install that we serve still there? */
+static void
+check_install(void *arg)
+{
+	const Install *install = install_find();
+
+	*(bool *) arg = install != NULL && (self.schema == InvalidOid || install->schema == self.schema);
+	if (*(bool *) arg)
+		self.schema = install->schema;
+}
+
+static void
+owe_again(bool *owed, TimestampTz now)
+{
+	*owed = true;
+	self.retry_at = clock_add_ms(now, RETRY_MS);
+	dispatcher_wake_at(self.retry_at);
+}
+
+/*
+ * Takes in what was sent to us.  The flags are cleared before anything is read,
+ * so what comes meanwhile is read again.
+ */
+static void
+take_messages(TimestampTz now)
+{
+	Messages	messages;
+	WakeMark   *ring = engine_ring(self.index);
+	bool		there;
+
+	messages.marks = palloc(sizeof(WakeMark) * MESSAGES_MAX);
+	messages.n = 0;
+	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
+	self.reload_owed |= self.db->reload;
+	self.rescan_owed |= self.db->rescan;
+	self.prepared |= self.db->prepared;
+	self.db->reload = self.db->rescan = self.db->prepared = false;
+	while (self.db->tail < self.db->head && messages.n < MESSAGES_MAX)
+	{
+		messages.marks[messages.n++] = ring[self.db->tail % engine->ring_size];
+		self.db->tail++;
+	}
+	if (self.db->tail < self.db->head)
+		dispatcher_wake_at(now);
+	LWLockRelease(&self.db->ring_lock);
+
+	if (self.retry_at > now)
+	{
+		/* what could not be read now is read by the rescan that is owed */
+		self.rescan_owed |= messages.n > 0;
+		dispatcher_wake_at(self.retry_at);
+		return;
+	}
+	if (self.reload_owed)
+	{
+		self.reload_owed = false;
+		if (!process_transaction(check_install, &there))
+			owe_again(&self.reload_owed, now);
+		else if (!there || !process_transaction(reload, NULL))
+		{
+			if (!there)
+			{
+				/* dropped under us: nothing here is ours any more */
+				dispatcher_done();
+				proc_exit(0);
+			}
+			owe_again(&self.reload_owed, now);
+		}
+	}
+	if (self.rescan_owed)
+	{
+		self.rescan_owed = false;
+		if (!process_transaction(rescan, NULL))
+			owe_again(&self.rescan_owed, now);
+	}
+	else if (messages.n > 0 && !process_transaction(read_messages, &messages))
+		owe_again(&self.rescan_owed, now);
+
+	if (self.prepared)
+	{
+		if (!process_transaction(look_for_prepared, NULL) || self.prepared)
+		{
+			self.retry_at = 0;
+			dispatcher_wake_at(clock_add_ms(now, PREPARED_LOOK_MS));
+		}
+		/* one that is gone has committed, or not: look */
+		if (!process_transaction(rescan, NULL))
+			owe_again(&self.rescan_owed, now);
+	}
+}
+
+/* ----------------------------------------------------------------
+ * Main
+ * ----------------------------------------------------------------
+ */
+
+/* DDL wants us out of the database, or there is no loop left: all of us leave. */
+static void
+leave(void)
+{
+	TimestampTz give_up = clock_add_ms(clock_now(), 10000);
+	dlist_iter	iter;
+
+	while (!handout_leave() && clock_now() < give_up)
+	{
+		process_interrupts();
+		if (process_leaving())
+			proc_exit(1);
+		handout_collect();
+		process_wait(LEAVE_LOOK_MS, "ReconcileDispatcher");
+	}
+	/* a successor elsewhere need not wait for terms that nobody leads */
+	if (!self.db->leave)
+	{
+		dlist_foreach(iter, &self.loops)
+		{
+			DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
+
+			if (loop->leading)
+				terms_release(loop);
+		}
+	}
+	if (dispatcher_done())
+		proc_exit(0);
+	self.reload_owed = true;
+}
+
+static void
+turn(void)
+{
+	TimestampTz now = clock_now();
+	dlist_iter	iter;
+
+	handout_collect();
+	take_messages(now);
+	drop_absent_loops();
+	if (dlist_is_empty(&self.loops) && !self.reload_owed)
+	{
+		leave();
+		return;
+	}
+
+	now = clock_now();
+	dlist_foreach(iter, &self.loops)
+		terms_tend(dlist_container(DispatchLoop, link, iter.cur), now);
+
+	now = clock_now();
+	due_advance(self.due, now);
+	handout_assign();
+	rotate_tend(now);
+	/* what waits for a loop that does not run now wakes nobody; what runs it will */
+	dispatcher_wake_at(due_next(self.due));
+}
+
+static void
+take_install_lock(void *arg)
+{
+	LOCKTAG		tag;
+
+	*(bool *) arg = false;
+	if (install_find() == NULL)
+		return;
+	lock_tag(&tag, LOCK_KIND_INSTALL, "", "");
+	*(bool *) arg = LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* The settings of our own transactions, whatever the database's are. */
+static void
+settings_fix(void)
+{
+	SetConfigOption("default_transaction_isolation", "read committed", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_read_only", "off", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_deferrable", "off", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	/* grants are made durable by themselves; the rest may be lost with a crash */
+	SetConfigOption("synchronous_commit", "off", PGC_SUSET, PGC_S_OVERRIDE);
+	if (COMPAT_HAS_TRANSACTION_TIMEOUT)
+		SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+void
+reconcile_dispatcher_main(Datum main_arg)
+{
+	int			index = DatumGetInt32(main_arg);
+	bool		ours = false;
+	bool		there = false;
+
+	process_setup();
+	if (!dispatcher_attach(index, process_generation()))
+		proc_exit(0);
+	BackgroundWorkerInitializeConnectionByOid(self.db->database, InvalidOid, 0);
+	settings_fix();
+	pgstat_report_activity(STATE_IDLE, NULL);
+
+	self.context = AllocSetContextCreate(TopMemoryContext, "reconcile dispatcher", ALLOCSET_DEFAULT_SIZES);
+	self.turn = AllocSetContextCreate(self.context, "reconcile turn", ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(self.turn);
+	dlist_init(&self.loops);
+	self.due = due_create(self.context);
+	handout_init();
+	rotate_init();
+
+	open_ring();
+	if (!process_transaction(check_install, &there))
+		proc_exit(1);
+	if (!there)
+	{
+		dispatcher_done();
+		proc_exit(0);
+	}
+	/* another one that still holds it is about to end; the launcher tries again */
+	if (!process_transaction(take_install_lock, &ours) || !ours)
+		proc_exit(1);
+	strlcpy(self.holder_id, lease_mint_holder(), sizeof(self.holder_id));
+
+	for (;;)
+	{
+		long		timeout_ms = -1;
+
+		process_interrupts();
+		if (process_leaving())
+			proc_exit(1);
+		MemoryContextReset(self.turn);
+		self.wake_at = DT_NOEND;
+		if (self.db->leave)
+			leave();
+		else
+			turn();
+		(void) pgstat_report_stat(true);
+
+		if (self.wake_at != DT_NOEND)
+		{
+			TimestampTz now = clock_now();
+
+			timeout_ms = self.wake_at <= now ? 0 :
+				(long) Min((self.wake_at - now + 999) / 1000, PG_INT32_MAX);
+		}
+		process_wait(timeout_ms, "ReconcileDispatcher");
+	}
+}

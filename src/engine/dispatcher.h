@@ -1,0 +1,91 @@
+/*
+ * dispatcher.h
+ *		The dispatcher's own state, shared by the files that make it up.
+ *
+ *		dispatcher.c	main loop, messages, loops
+ *		terms.c			leases of its loops
+ *		handout.c		slots, jobs, executors
+ *		rotate.c		rotation of the mark segments
+ */
+#ifndef RECONCILE_DISPATCHER_H
+#define RECONCILE_DISPATCHER_H
+
+#include "engine/shmem.h"
+#include "lease/lease.h"
+#include "loop/due.h"
+#include "loop/loop.h"
+
+typedef struct DispatchLoop
+{
+	dlist_node	link;
+	LoopRules	rules;
+	DueLoop    *due;
+	bool		present;		/* seen by the reload in progress */
+
+	/* lease */
+	bool		leading;
+	int64		epoch;
+	TimestampTz expires_at;
+	TimestampTz lease_at;		/* when to renew, or to contend again */
+	int64		lease_retry_ms; /* after an error: doubled to its maximum */
+
+	/* the function is gone or may not be called */
+	TimestampTz suspended_until;
+	int64		suspend_ms;
+
+	int			executors;		/* that have a job of it, as of the last count */
+	int64		run_us;			/* moving average of a run */
+} DispatchLoop;
+
+typedef struct Dispatcher
+{
+	int			index;			/* of its entry in engine->databases */
+	EngineDatabase *db;
+	uint32		generation;
+	Oid			schema;			/* identity of the install that it serves */
+	char		holder_id[HOLDER_ID_MAX + 1];
+	DueSet	   *due;
+	dlist_head	loops;
+	MemoryContext context;		/* what lives as long as it does */
+	MemoryContext turn;			/* reset each turn */
+	bool		reload_owed;
+	bool		rescan_owed;
+	TimestampTz retry_at;		/* of owed work that failed */
+	bool		prepared;		/* look again until no prepared transaction is left */
+	int64		marks_seen;		/* since the segments' sizes were last looked at */
+	TimestampTz wake_at;		/* the earliest reason to wake up, of this turn */
+} Dispatcher;
+
+extern Dispatcher *dispatcher;
+
+/* Notes a time at which to wake up at the latest. */
+extern void dispatcher_wake_at(TimestampTz at);
+
+extern DispatchLoop *dispatcher_find_loop(const char *loop_name);
+
+/* May the loop's entities be run now? */
+extern bool dispatcher_loop_runs(const DispatchLoop *loop, TimestampTz now);
+
+/* A visitor for mark scans: adds the mark to the due set; in a transaction. */
+extern void dispatcher_add_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg);
+
+/* terms.c */
+extern void terms_tend(DispatchLoop *loop, TimestampTz now);
+extern void terms_end(DispatchLoop *loop, TimestampTz now);	/* lost: stops its runs */
+extern void terms_release(DispatchLoop *loop);	/* given back: disabled, dropped, leaving */
+extern void terms_kick(DispatchLoop *loop);		/* a lease changed: contend now */
+
+/* handout.c */
+extern void handout_init(void);
+extern void handout_collect(void);		/* takes in what executors reported */
+extern void handout_assign(void);		/* gives out ready work, starts executors */
+extern void handout_cancel(const DispatchLoop *loop, CancelReason reason);	/* NULL: all */
+extern void handout_cancel_orphans(const char *loop_name);	/* runs of an earlier dispatcher */
+extern bool handout_leave(void);		/* asks all executors to leave; true when none is left */
+extern bool handout_has_jobs(const DispatchLoop *loop);
+
+/* rotate.c */
+extern void rotate_init(void);
+extern void rotate_tend(TimestampTz now);
+
+#endif							/* RECONCILE_DISPATCHER_H */

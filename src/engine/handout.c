@@ -1,0 +1,785 @@
+/*
+ * handout.c
+ *		Slots and jobs: what the dispatcher gives out and takes back in.
+ *
+ * An executor serves one role.  A loop may have jobs at as many executors as
+ * its concurrency says; when all of those are busy with short runs, each may be
+ * given one more of the same loop, so that it need not wait for us in between.
+ * Loops are served in turn, one entity each.
+ *
+ * Executor slots are shared by all databases: whoever has more than its share
+ * gives one up, after its run, when another waits for one.
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "miscadmin.h"
+
+#include "core/duration.h"
+#include "core/errors.h"
+#include "engine/dispatcher.h"
+#include "engine/process.h"
+
+#define START_DEADLINE_MS	10000	/* from registration to attachment */
+#define RETRY_MIN_MS		1000	/* after a role could not connect, or no worker was free */
+#define RETRY_MAX_MS		60000
+#define BUSY_LOOK_MS		50		/* somebody else runs the entity */
+#define CANCEL_PATIENCE_MS	5000	/* from SIGINT to SIGTERM */
+#define SHORT_RUN_US		10000	/* runs below may be queued behind one another */
+
+/* What we know of a job beyond shared memory. */
+typedef struct JobTrack
+{
+	DueEntity  *entity;			/* NULL: no job */
+	DispatchLoop *loop;
+	TimestampTz cancelled_at;	/* 0 = not */
+} JobTrack;
+
+static JobTrack (*tracks)[EXEC_JOBS];
+
+/* Roles whose executors could not connect. */
+typedef struct RoleTrouble
+{
+	Oid			role;
+	TimestampTz until;
+	int64		retry_ms;
+} RoleTrouble;
+
+static RoleTrouble troubles[32];
+static TimestampTz no_worker_until = 0;
+static int64 no_worker_ms = 0;
+
+void
+handout_init(void)
+{
+	tracks = MemoryContextAllocZero(dispatcher->context, sizeof(*tracks) * engine->nslots);
+
+	/* what an earlier dispatcher's executors have begun they finish; then they leave */
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		SpinLockAcquire(&slot->mutex);
+		if (slot->state != EXEC_FREE && slot->database_index == dispatcher->index &&
+			slot->dispatcher != dispatcher->generation)
+		{
+			slot->leave = true;
+			if (slot->state == EXEC_EXITED)
+				slot->state = EXEC_FREE;
+		}
+		SpinLockRelease(&slot->mutex);
+		engine_set_latch(slot->procno, slot->pid);
+	}
+}
+
+static bool
+slot_is_mine(const ExecSlot *slot)
+{
+	return slot->state != EXEC_FREE && slot->database_index == dispatcher->index &&
+		slot->dispatcher == dispatcher->generation;
+}
+
+static bool
+slot_takes_jobs(const ExecSlot *slot)
+{
+	return slot_is_mine(slot) && slot->state == EXEC_ATTACHED && !slot->leave;
+}
+
+static int
+slot_jobs(int i)
+{
+	int			n = 0;
+
+	for (int j = 0; j < EXEC_JOBS; j++)
+		n += tracks[i][j].entity != NULL;
+	return n;
+}
+
+/* ----------------------------------------------------------------
+ * Taking in
+ * ----------------------------------------------------------------
+ */
+
+static void
+loop_suspend(DispatchLoop *loop, TimestampTz now)
+{
+	loop->suspend_ms = loop->suspend_ms == 0 ? RETRY_MIN_MS : Min(loop->suspend_ms * 2, RETRY_MAX_MS);
+	loop->suspended_until = clock_add_ms(now, loop->suspend_ms);
+	ereport(LOG,
+			(errmsg("loop \"%s\" is suspended: its function \"%s\" is gone, or its owner may not call it",
+					loop->rules.loop_name, loop->rules.reconciler),
+			 errhint("Define the function again, or change the loop with reconcile.alter_loop().")));
+}
+
+static void
+finished(JobTrack *track, ExecJob *job, TimestampTz now)
+{
+	DispatchLoop *loop = track->loop;
+
+	switch (job->run_outcome)
+	{
+		case RUN_DONE:
+			loop->run_us = (loop->run_us * 7 + (now - job->started_at)) / 8;
+			due_answered(dispatcher->due, track->entity, job->has_look ? &job->look : NULL, now);
+			break;
+		case RUN_DROPPED:
+			due_answered(dispatcher->due, track->entity, NULL, now);
+			break;
+		case RUN_NOT_LEADER:
+			due_return(dispatcher->due, track->entity, 0, now);
+			/* unless we were granted a newer term since */
+			if (loop->leading && loop->epoch == job->epoch)
+				terms_end(loop, now);
+			break;
+		case RUN_NO_FUNCTION:
+			due_return(dispatcher->due, track->entity, 0, now);
+			if (loop->suspended_until <= now)
+				loop_suspend(loop, now);
+			break;
+	}
+}
+
+static void
+job_taken_in(JobTrack *track, ExecJob *job, TimestampTz now)
+{
+	switch (job->outcome)
+	{
+		case JOB_FINISHED:
+			finished(track, job, now);
+			break;
+		case JOB_BUSY:
+			due_return(dispatcher->due, track->entity, clock_add_ms(now, BUSY_LOOK_MS), now);
+			break;
+		case JOB_CANCELLED:
+			due_return(dispatcher->due, track->entity, 0, now);
+			break;
+		case JOB_UNBOOKED:
+			due_return(dispatcher->due, track->entity, clock_add_ms(now, RETRY_MIN_MS), now);
+			break;
+	}
+	job->state = JOB_EMPTY;
+	track->entity = NULL;
+	track->cancelled_at = 0;
+}
+
+/* An executor went away in the middle of a run: nobody else will count that. */
+typedef struct Vanished
+{
+	ExecJob    *job;
+	LoopRun		run;
+} Vanished;
+
+static void
+book_vanished(void *arg)
+{
+	Vanished   *vanished = arg;
+	ErrorData	error = {0};
+	LOCKTAG		tag;
+
+	/* somebody else who runs it already will find the marks */
+	if (!run_lock(vanished->job->rules.loop_name, vanished->job->entity_id, &tag))
+		return;
+	vanished->run.rules = &vanished->job->rules;
+	vanished->run.entity_id = vanished->job->entity_id;
+	vanished->run.marks = vanished->job->marks;
+	vanished->run.nmarks = vanished->job->nmarks;
+	error.sqlerrcode = ERRCODE_ADMIN_SHUTDOWN;
+	error.message = "the process that ran it was terminated";
+	if (vanished->job->rules.timeout_ms > 0 &&
+		clock_now() >= clock_add_ms(vanished->job->started_at, vanished->job->rules.timeout_ms))
+	{
+		error.sqlerrcode = ERRCODE_QUERY_CANCELED;
+		error.message = "the run was terminated after its timeout";
+	}
+	run_book_failure(&vanished->run, &error);
+	run_unlock(&tag);
+}
+
+static void
+job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
+{
+	Vanished	vanished = {job};
+
+	if (track->cancelled_at == 0)
+		(void) process_transaction(book_vanished, &vanished);
+	/* it may have committed before it went: only the segments know */
+	dispatcher->rescan_owed = true;
+	dispatcher_wake_at(now);
+	due_return(dispatcher->due, track->entity, 0, now);
+	job->state = JOB_EMPTY;
+	track->entity = NULL;
+	track->cancelled_at = 0;
+}
+
+static void
+role_trouble(Oid role, TimestampTz now)
+{
+	RoleTrouble *trouble = &troubles[0];
+
+	for (int i = 0; i < lengthof(troubles); i++)
+	{
+		if (troubles[i].role == role)
+		{
+			trouble = &troubles[i];
+			break;
+		}
+		if (troubles[i].until < trouble->until)
+			trouble = &troubles[i];
+	}
+	if (trouble->role != role)
+		trouble->retry_ms = 0;
+	trouble->role = role;
+	trouble->retry_ms = trouble->retry_ms == 0 ? RETRY_MIN_MS : Min(trouble->retry_ms * 2, RETRY_MAX_MS);
+	trouble->until = clock_add_ms(now, trouble->retry_ms);
+}
+
+static bool
+role_in_trouble(Oid role, TimestampTz now)
+{
+	for (int i = 0; i < lengthof(troubles); i++)
+	{
+		if (troubles[i].role == role && troubles[i].until > now)
+		{
+			dispatcher_wake_at(troubles[i].until);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Takes in what the slot has, and frees it if its process is gone. */
+static void
+slot_collect(int i, TimestampTz now)
+{
+	ExecSlot   *slot = engine_slot(i);
+	bool		gone;
+	JobState	states[EXEC_JOBS];
+
+	SpinLockAcquire(&slot->mutex);
+	gone = slot->state == EXEC_EXITED ||
+		(slot->state == EXEC_STARTING && slot->pid == 0 &&
+		 now >= clock_add_ms(slot->registered_at, START_DEADLINE_MS));
+	if (gone)
+		slot->state = EXEC_EXITED;	/* one that is late does not attach */
+	for (int j = 0; j < EXEC_JOBS; j++)
+		states[j] = slot->jobs[j].state;
+	SpinLockRelease(&slot->mutex);
+
+	for (int j = 0; j < EXEC_JOBS; j++)
+	{
+		JobTrack   *track = &tracks[i][j];
+		ExecJob    *job = &slot->jobs[j];
+
+		if (track->entity == NULL)
+			continue;
+		if (states[j] == JOB_DONE)
+			job_taken_in(track, job, now);
+		else if (gone && states[j] == JOB_RUNNING)
+			job_vanished(track, job, now);
+		else if (gone)
+		{
+			due_return(dispatcher->due, track->entity, 0, now);
+			track->entity = NULL;
+		}
+		else if (track->cancelled_at != 0)
+		{
+			TimestampTz patience = clock_add_ms(track->cancelled_at, CANCEL_PATIENCE_MS);
+
+			if (now >= patience && slot->pid != 0)
+			{
+				kill(slot->pid, SIGTERM);
+				track->cancelled_at = now;
+			}
+			dispatcher_wake_at(patience);
+		}
+	}
+
+	if (gone)
+	{
+		if (!slot->attached)
+			role_trouble(slot->role, now);
+		SpinLockAcquire(&slot->mutex);
+		slot->state = EXEC_FREE;
+		SpinLockRelease(&slot->mutex);
+	}
+	else if (slot->state == EXEC_STARTING)
+		dispatcher_wake_at(clock_add_ms(slot->registered_at, START_DEADLINE_MS));
+}
+
+void
+handout_collect(void)
+{
+	TimestampTz now = clock_now();
+
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		if (slot_is_mine(engine_slot(i)))
+			slot_collect(i, now);
+	}
+}
+
+/* ----------------------------------------------------------------
+ * Cancelling
+ * ----------------------------------------------------------------
+ */
+
+/* Takes a job back that was not begun; false: it was. */
+static bool
+job_recall(int i, int j, TimestampTz now)
+{
+	ExecSlot   *slot = engine_slot(i);
+	bool		recalled = false;
+
+	SpinLockAcquire(&slot->mutex);
+	if (slot->jobs[j].state == JOB_ASSIGNED)
+	{
+		slot->jobs[j].state = JOB_EMPTY;
+		recalled = true;
+	}
+	SpinLockRelease(&slot->mutex);
+	if (recalled)
+	{
+		due_return(dispatcher->due, tracks[i][j].entity, 0, now);
+		tracks[i][j].entity = NULL;
+	}
+	return recalled;
+}
+
+/* SIGINT, with the number of the run that it is meant for. */
+static void
+cancel_running(ExecSlot *slot, int j, CancelReason reason)
+{
+	int			pid = 0;
+
+	SpinLockAcquire(&slot->mutex);
+	if (slot->jobs[j].state == JOB_RUNNING)
+	{
+		slot->cancel_run = slot->jobs[j].run;
+		slot->cancel_reason = reason;
+		pid = slot->pid;
+	}
+	SpinLockRelease(&slot->mutex);
+	if (pid != 0)
+		kill(pid, SIGINT);
+}
+
+void
+handout_cancel(const DispatchLoop *loop, CancelReason reason)
+{
+	TimestampTz now = clock_now();
+
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		if (!slot_is_mine(engine_slot(i)))
+			continue;
+		for (int j = 0; j < EXEC_JOBS; j++)
+		{
+			JobTrack   *track = &tracks[i][j];
+
+			if (track->entity == NULL || (loop != NULL && track->loop != loop) || track->cancelled_at != 0)
+				continue;
+			if (job_recall(i, j, now))
+				continue;
+			track->cancelled_at = now;
+			cancel_running(engine_slot(i), j, reason);
+		}
+	}
+}
+
+void
+handout_cancel_orphans(const char *loop_name)
+{
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		if (slot->state == EXEC_FREE || slot->database_index != dispatcher->index ||
+			slot->dispatcher == dispatcher->generation)
+			continue;
+		for (int j = 0; j < EXEC_JOBS; j++)
+		{
+			if (strcmp(slot->jobs[j].rules.loop_name, loop_name) == 0)
+				cancel_running(slot, j, CANCEL_LEASE);
+		}
+	}
+}
+
+bool
+handout_leave(void)
+{
+	bool		none = true;
+
+	handout_cancel(NULL, CANCEL_LEAVE);
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+		bool		here;
+
+		SpinLockAcquire(&slot->mutex);
+		here = slot->state != EXEC_FREE && slot->database_index == dispatcher->index;
+		if (here)
+			slot->leave = true;
+		SpinLockRelease(&slot->mutex);
+		if (here)
+		{
+			none = false;
+			engine_set_latch(slot->procno, slot->pid);
+		}
+	}
+	return none;
+}
+
+bool
+handout_has_jobs(const DispatchLoop *loop)
+{
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		for (int j = 0; j < EXEC_JOBS; j++)
+		{
+			if (tracks[i][j].entity != NULL && tracks[i][j].loop == loop)
+				return true;
+		}
+	}
+	return false;
+}
+
+/* ----------------------------------------------------------------
+ * Giving out
+ * ----------------------------------------------------------------
+ */
+
+static void
+count_executors(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &dispatcher->loops)
+		dlist_container(DispatchLoop, link, iter.cur)->executors = 0;
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		for (int j = 0; j < EXEC_JOBS; j++)
+		{
+			/* jobs of one slot are of one loop: counted once */
+			if (tracks[i][j].entity != NULL)
+			{
+				tracks[i][j].loop->executors++;
+				break;
+			}
+		}
+	}
+}
+
+static void
+job_assign(int i, int j, DispatchLoop *loop, TimestampTz now)
+{
+	ExecSlot   *slot = engine_slot(i);
+	ExecJob    *job = &slot->jobs[j];
+	JobTrack   *track = &tracks[i][j];
+	MarkRef    *list;
+
+	track->entity = due_take(dispatcher->due, loop->due, now, DUE_LIST_MAX, &list, &job->nmarks);
+	track->loop = loop;
+	track->cancelled_at = 0;
+	memcpy(job->marks, list, sizeof(MarkRef) * job->nmarks);
+	pfree(list);
+	job->rules = loop->rules;
+	strlcpy(job->holder_id, dispatcher->holder_id, sizeof(job->holder_id));
+	job->epoch = loop->leading ? loop->epoch : 0;
+	strlcpy(job->entity_id, track->entity->entity_id, sizeof(job->entity_id));
+	job->ready_at = track->entity->due_at;
+	job->has_look = false;
+
+	SpinLockAcquire(&slot->mutex);
+	job->run = ++slot->next_run;
+	job->state = JOB_ASSIGNED;
+	SpinLockRelease(&slot->mutex);
+	engine_set_latch(slot->procno, slot->pid);
+}
+
+/* An executor of the role with nothing to do, or -1. */
+static int
+find_idle(Oid role)
+{
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		if (slot_takes_jobs(slot) && slot->role == role && slot_jobs(i) == 0)
+			return i;
+	}
+	return -1;
+}
+
+static bool
+loop_wants_executor(const DispatchLoop *loop, TimestampTz now)
+{
+	return loop->due->nready > 0 && loop->executors < loop->rules.concurrency &&
+		dispatcher_loop_runs(loop, now);
+}
+
+/* One entity of each loop in turn, for as long as executors are idle. */
+static void
+assign_to_idle(TimestampTz now)
+{
+	bool		progress = true;
+
+	while (progress)
+	{
+		dlist_mutable_iter iter;
+
+		progress = false;
+		dlist_foreach_modify(iter, &dispatcher->loops)
+		{
+			DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
+			int			i;
+
+			if (!loop_wants_executor(loop, now) || (i = find_idle(loop->rules.owner)) < 0)
+				continue;
+			job_assign(i, 0, loop, now);
+			loop->executors++;
+			progress = true;
+		}
+	}
+	/* another loop is first next time */
+	if (!dlist_is_empty(&dispatcher->loops))
+		dlist_push_tail(&dispatcher->loops, dlist_pop_head_node(&dispatcher->loops));
+}
+
+/* Gives busy executors of loops with short runs one more, where no other may take it. */
+static void
+assign_ahead(TimestampTz now)
+{
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+		DispatchLoop *loop;
+		int			used;
+
+		if (!slot_takes_jobs(slot) || slot_jobs(i) != 1)
+			continue;
+		used = tracks[i][0].entity != NULL ? 0 : 1;
+		loop = tracks[i][used].loop;
+		if (loop->due->nready > 0 && loop->run_us < SHORT_RUN_US &&
+			loop->executors >= loop->rules.concurrency && dispatcher_loop_runs(loop, now) &&
+			tracks[i][used].cancelled_at == 0)
+			job_assign(i, 1 - used, loop, now);
+	}
+}
+
+/* Takes back what waits behind a run, when its loop stands still or an executor is idle. */
+static void
+recall_waiting(TimestampTz now)
+{
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		if (slot_jobs(i) < 1 || !slot_is_mine(engine_slot(i)))
+			continue;
+		for (int j = 0; j < EXEC_JOBS; j++)
+		{
+			DispatchLoop *loop = tracks[i][j].loop;
+
+			if (tracks[i][j].entity == NULL || engine_slot(i)->jobs[j].state != JOB_ASSIGNED)
+				continue;
+			if (!dispatcher_loop_runs(loop, now) ||
+				(slot_jobs(i) > 1 && loop->due->nready == 0 &&
+				 loop->executors < loop->rules.concurrency && find_idle(loop->rules.owner) >= 0))
+				(void) job_recall(i, j, now);
+		}
+	}
+}
+
+/* ----------------------------------------------------------------
+ * Executors
+ * ----------------------------------------------------------------
+ */
+
+/* Takes a free slot for an executor of the role, or -1. */
+static int
+slot_take(Oid role, TimestampTz now)
+{
+	int			taken = -1;
+
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < engine->nslots && taken < 0; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		SpinLockAcquire(&slot->mutex);
+		if (slot->state == EXEC_FREE)
+		{
+			slot->state = EXEC_STARTING;
+			slot->generation++;
+			slot->database = dispatcher->db->database;
+			slot->database_index = dispatcher->index;
+			slot->dispatcher = dispatcher->generation;
+			slot->role = role;
+			slot->pid = 0;
+			slot->leave = false;
+			slot->attached = false;
+			slot->registered_at = now;
+			slot->cancel_run = 0;
+			for (int j = 0; j < EXEC_JOBS; j++)
+				slot->jobs[j].state = JOB_EMPTY;
+			taken = i;
+		}
+		SpinLockRelease(&slot->mutex);
+	}
+	LWLockRelease(&engine->lock);
+	return taken;
+}
+
+static void
+slot_ask_to_leave(ExecSlot *slot)
+{
+	SpinLockAcquire(&slot->mutex);
+	slot->leave = true;
+	SpinLockRelease(&slot->mutex);
+	engine_set_latch(slot->procno, slot->pid);
+}
+
+/*
+ * No slot is free for the role: asks one executor to leave.  First an idle one
+ * of ours; then one of the database, or else of the role, that has most above
+ * its share.  One at a time.
+ */
+static void
+make_room(Oid role)
+{
+	int			per_database[ENGINE_DATABASES] = {0};
+	int			databases = 0;
+	int			share;
+	int			busiest = -1;
+	int			victim = -1;
+	int			mine = 0;
+
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		if (slot->state == EXEC_FREE)
+			continue;
+		if (slot->leave)
+			return;				/* one is on its way */
+		if (per_database[slot->database_index]++ == 0)
+			databases++;
+		if (slot_is_mine(slot) && slot->role == role)
+			mine++;
+		if (slot_takes_jobs(slot) && slot->role != role && slot_jobs(i) == 0)
+			victim = i;
+	}
+	if (per_database[dispatcher->index] == 0)
+		databases++;
+	share = Max(engine->nslots / databases, 1);
+	for (int d = 0; d < ENGINE_DATABASES; d++)
+	{
+		if (d != dispatcher->index && per_database[d] > share &&
+			(busiest < 0 || per_database[d] > per_database[busiest]))
+			busiest = d;
+	}
+	if (victim < 0 && busiest >= 0 && per_database[dispatcher->index] < share)
+	{
+		for (int i = 0; i < engine->nslots; i++)
+		{
+			if (engine_slot(i)->state == EXEC_ATTACHED && engine_slot(i)->database_index == busiest)
+				victim = i;
+		}
+	}
+	/* between the roles of this database */
+	for (int i = 0; victim < 0 && i < engine->nslots; i++)
+	{
+		int			theirs = 0;
+
+		if (!slot_takes_jobs(engine_slot(i)) || engine_slot(i)->role == role)
+			continue;
+		for (int k = 0; k < engine->nslots; k++)
+			theirs += slot_is_mine(engine_slot(k)) && engine_slot(k)->role == engine_slot(i)->role;
+		if (theirs > mine + 1)
+			victim = i;
+	}
+	if (victim >= 0)
+		slot_ask_to_leave(engine_slot(victim));
+}
+
+/* False: no slot, or no worker process, is to be had now. */
+static bool
+executor_start(Oid role, TimestampTz now)
+{
+	int			i = slot_take(role, now);
+
+	if (i < 0)
+	{
+		dispatcher->db->slot_wanted = true;
+		make_room(role);
+		return false;
+	}
+	if (process_register("reconcile executor", "reconcile_executor_main",
+						 dispatcher->db->database, i, engine_slot(i)->generation))
+	{
+		no_worker_ms = 0;
+		return true;
+	}
+
+	SpinLockAcquire(&engine_slot(i)->mutex);
+	engine_slot(i)->state = EXEC_FREE;
+	SpinLockRelease(&engine_slot(i)->mutex);
+	engine_warn_no_worker("an executor");
+	no_worker_ms = no_worker_ms == 0 ? RETRY_MIN_MS : Min(no_worker_ms * 2, 8 * RETRY_MIN_MS);
+	no_worker_until = clock_add_ms(now, no_worker_ms);
+	dispatcher_wake_at(no_worker_until);
+	return false;
+}
+
+/* Executors of the role that are about to attach. */
+static int
+starting(Oid role)
+{
+	int			n = 0;
+
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		n += slot_is_mine(slot) && slot->role == role && slot->state == EXEC_STARTING;
+	}
+	return n;
+}
+
+static void
+start_executors(TimestampTz now)
+{
+	dlist_iter	iter;
+
+	dispatcher->db->slot_wanted = false;
+	dlist_foreach(iter, &dispatcher->loops)
+	{
+		DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
+		int64		wanted;
+
+		if (loop->due->nready > 0 && loop->suspended_until > now)
+			dispatcher_wake_at(loop->suspended_until);
+		if (!loop_wants_executor(loop, now) || role_in_trouble(loop->rules.owner, now))
+			continue;
+		if (no_worker_until > now)
+		{
+			dispatcher_wake_at(no_worker_until);
+			continue;
+		}
+		wanted = Min(loop->due->nready, loop->rules.concurrency - loop->executors) - starting(loop->rules.owner);
+		while (wanted-- > 0 && executor_start(loop->rules.owner, now))
+			;
+	}
+}
+
+void
+handout_assign(void)
+{
+	TimestampTz now = clock_now();
+
+	count_executors();
+	recall_waiting(now);
+	assign_to_idle(now);
+	assign_ahead(now);
+	start_executors(now);
+}

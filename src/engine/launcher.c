@@ -1,0 +1,309 @@
+/*
+ * launcher.c
+ *		The launcher: starts dispatchers, and decides about restarts.
+ *
+ * Static, one in the server, connected to the shared catalogues only.  At start
+ * it sends a dispatcher to each database in turn, which leaves at once where
+ * there is no loop; later a database is wanted when a loop is committed there.
+ * It sleeps unless something is to be started.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/ipc.h"
+#include "storage/procarray.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/varlena.h"
+
+#include "core/compat.h"
+#include "core/duration.h"
+#include "core/guc.h"
+#include "engine/engine.h"
+#include "engine/process.h"
+#include "engine/shmem.h"
+
+#define START_DEADLINE_MS	10000	/* from registration to attachment */
+#define BACKOFF_MIN_MS		1000
+#define BACKOFF_MAX_MS		60000
+#define HEALTHY_MS			60000	/* a life that resets the backoff */
+#define BLOCK_CHECK_MS		1000	/* is the session whose DDL blocks us still there? */
+
+extern PGDLLEXPORT void reconcile_launcher_main(Datum main_arg);
+
+/* Databases still to be looked at after the launcher's start. */
+static Oid *probes;
+static int	nprobes;
+
+static void
+launcher_detach(int code, Datum arg)
+{
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	if (engine->launcher_pid == MyProcPid)
+		engine->launcher_pid = 0;
+	LWLockRelease(&engine->lock);
+}
+
+static void
+launcher_attach(void)
+{
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	engine->launcher_pid = MyProcPid;
+	engine->launcher_procno = compat_my_procno();
+	LWLockRelease(&engine->lock);
+	before_shmem_exit(launcher_detach, (Datum) 0);
+}
+
+/* Is the database named in reconcile.databases, or is that empty? */
+static bool
+is_listed(const char *name)
+{
+	List	   *names;
+	ListCell   *cell;
+
+	if (guc_databases == NULL || guc_databases[0] == '\0')
+		return true;
+	if (!SplitGUCList(pstrdup(guc_databases), ',', &names))
+		return false;
+	foreach(cell, names)
+	{
+		if (strcmp((const char *) lfirst(cell), name) == 0)
+			return true;
+	}
+	return false;
+}
+
+static bool
+is_connectable(Form_pg_database form)
+{
+	return form->datallowconn && !form->datistemplate && is_listed(NameStr(form->datname));
+}
+
+/* Lists the databases to probe; in a transaction. */
+static void
+list_databases(void *arg)
+{
+	MemoryContext keep = TopMemoryContext;
+	Relation	rel = table_open(DatabaseRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	HeapTuple	tuple;
+	int			capacity = 64;
+
+	if (probes != NULL)
+		pfree(probes);
+	probes = MemoryContextAlloc(keep, sizeof(Oid) * capacity);
+	nprobes = 0;
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+
+		if (!is_connectable(form))
+			continue;
+		if (nprobes == capacity)
+		{
+			capacity *= 2;
+			probes = repalloc(probes, sizeof(Oid) * capacity);
+		}
+		probes[nprobes++] = form->oid;
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+}
+
+typedef struct DatabaseCheck
+{
+	Oid			database;
+	bool		connectable;
+} DatabaseCheck;
+
+/* Is the database (still) there, and may we connect? */
+static void
+check_database(void *arg)
+{
+	DatabaseCheck *check = arg;
+	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(check->database));
+
+	check->connectable = false;
+	if (HeapTupleIsValid(tuple))
+	{
+		check->connectable = is_connectable((Form_pg_database) GETSTRUCT(tuple));
+		ReleaseSysCache(tuple);
+	}
+}
+
+static int64
+backoff_ms(int failures)
+{
+	return decide_backoff(BACKOFF_MIN_MS, BACKOFF_MAX_MS, failures - 1);
+}
+
+/*
+ * Brings one entry forward; what is to be done is decided under the lock, and
+ * done without it.  *wait_ms becomes when to look again, at the latest.
+ */
+static void
+tend_database(int index, int64 *wait_ms)
+{
+	EngineDatabase *db = &engine->databases[index];
+	TimestampTz now = clock_now();
+	DatabaseCheck check = {InvalidOid};
+	bool		start = false;
+	uint32		generation = 0;
+
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	if (db->blocked_by != 0)
+	{
+		if (BackendPidGetProc(db->blocked_by) == NULL)
+		{
+			db->blocked_by = 0;
+			db->leave = false;
+		}
+		else
+			*wait_ms = Min(*wait_ms, BLOCK_CHECK_MS);
+	}
+	if (db->state == DATABASE_STARTING && now >= clock_add_ms(db->started_at, START_DEADLINE_MS))
+		db->state = DATABASE_EXITED;
+	if (db->state == DATABASE_STARTING)
+		*wait_ms = Min(*wait_ms, START_DEADLINE_MS);
+	if (db->state == DATABASE_EXITED)
+	{
+		if (db->done && !db->wanted_again)
+		{
+			/* kept while a DDL command has it blocked: the command frees it */
+			if (db->blocked_by == 0)
+				db->state = DATABASE_FREE;
+		}
+		else
+		{
+			if (db->done || now >= clock_add_ms(db->started_at, HEALTHY_MS))
+				db->failures = 0;
+			if (!db->done)
+			{
+				db->failures++;
+				/* the first one is started again at once: it may have been asked to leave */
+				db->start_after = db->failures > 1 ? clock_add_ms(now, backoff_ms(db->failures - 1)) : 0;
+			}
+			db->state = DATABASE_WANTED;
+		}
+		db->done = false;
+		db->wanted_again = false;
+	}
+	if (db->state == DATABASE_WANTED && db->blocked_by == 0)
+	{
+		if (db->start_after > now)
+			*wait_ms = Min(*wait_ms, (db->start_after - now) / 1000 + 1);
+		else
+		{
+			start = true;
+			check.database = db->database;
+		}
+	}
+	LWLockRelease(&engine->lock);
+	if (!start)
+		return;
+
+	if (!process_transaction(check_database, &check) || !check.connectable)
+	{
+		LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+		if (db->state == DATABASE_WANTED && db->database == check.database)
+			db->state = DATABASE_FREE;
+		LWLockRelease(&engine->lock);
+		return;
+	}
+
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	start = db->state == DATABASE_WANTED && db->database == check.database && db->blocked_by == 0;
+	if (start)
+	{
+		db->state = DATABASE_STARTING;
+		db->started_at = now;
+		db->leave = false;
+		generation = ++db->generation;
+	}
+	LWLockRelease(&engine->lock);
+	if (!start)
+		return;
+
+	if (!process_register("reconcile dispatcher", "reconcile_dispatcher_main", check.database, index, generation))
+	{
+		LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+		if (db->state == DATABASE_STARTING && db->generation == generation)
+		{
+			db->state = DATABASE_WANTED;
+			db->start_after = clock_add_ms(now, BACKOFF_MIN_MS);
+		}
+		LWLockRelease(&engine->lock);
+		engine_warn_no_worker("a dispatcher");
+		*wait_ms = Min(*wait_ms, BACKOFF_MIN_MS);
+	}
+}
+
+/* Makes an entry for the next database to probe, one at a time. */
+static void
+next_probe(void)
+{
+	bool		starting = false;
+
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < ENGINE_DATABASES; i++)
+		starting |= engine->databases[i].state == DATABASE_STARTING;
+	if (!starting && engine_make_database(probes[nprobes - 1]) >= 0)
+		nprobes--;
+	LWLockRelease(&engine->lock);
+}
+
+void
+reconcile_launcher_main(Datum main_arg)
+{
+	process_setup();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	launcher_attach();
+	pgstat_report_activity(STATE_IDLE, NULL);
+
+	process_transaction(list_databases, NULL);
+	for (;;)
+	{
+		int64		wait_ms = PG_INT32_MAX;
+
+		process_interrupts();
+		if (process_leaving())
+			proc_exit(1);		/* 0 would unregister us for good */
+
+		if (nprobes > 0)
+			next_probe();
+		for (int i = 0; i < ENGINE_DATABASES; i++)
+		{
+			if (engine->databases[i].state != DATABASE_FREE)
+				tend_database(i, &wait_ms);
+		}
+		process_wait(wait_ms == PG_INT32_MAX ? -1 : (long) wait_ms, "ReconcileLauncher");
+	}
+}
+
+void
+launcher_register(void)
+{
+	BackgroundWorker worker;
+
+	if (IsBinaryUpgrade)
+		return;
+	memset(&worker, 0, sizeof(worker));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = 1;
+	snprintf(worker.bgw_library_name, sizeof(worker.bgw_library_name), "reconcile");
+	snprintf(worker.bgw_function_name, sizeof(worker.bgw_function_name), "reconcile_launcher_main");
+	snprintf(worker.bgw_name, sizeof(worker.bgw_name), "reconcile launcher");
+	snprintf(worker.bgw_type, sizeof(worker.bgw_type), "reconcile launcher");
+	RegisterBackgroundWorker(&worker);
+}

@@ -1,0 +1,106 @@
+/*
+ * wakeup.c
+ *		From a committed transaction to its database's dispatcher.
+ *
+ * Called at commit, when the rows are visible to others: a message is a hint to
+ * look at them.  If the ring is full the dispatcher is told to read everything.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "engine/shmem.h"
+#include "engine/wakeup.h"
+
+static void
+push(EngineDatabase *db, WakeMark *ring, const WakeMark *mark)
+{
+	if (db->head - db->tail >= (uint64) engine->ring_size)
+	{
+		db->rescan = true;
+		db->overflows++;
+		return;
+	}
+	ring[db->head % engine->ring_size] = *mark;
+	db->head++;
+}
+
+/* A loop came up where no dispatcher is: the launcher is to start one. */
+static void
+want_dispatcher(void)
+{
+	int			index;
+	bool		wake = false;
+
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	index = engine_make_database(MyDatabaseId);
+	if (index >= 0)
+	{
+		EngineDatabase *db = &engine->databases[index];
+
+		if (db->state != DATABASE_RUNNING)
+		{
+			db->wanted_again = true;
+			db->start_after = 0;
+			wake = true;
+		}
+	}
+	LWLockRelease(&engine->lock);
+	if (wake)
+		engine_wake_launcher();
+}
+
+void
+wakeup_send(const Wake *wake, bool prepared)
+{
+	int			index = engine_my_database();
+	EngineDatabase *db;
+	WakeMark   *ring;
+
+	if (index < 0 || engine->databases[index].state != DATABASE_RUNNING)
+	{
+		/* whoever starts there reads all marks: only a changed loop is news */
+		if (wake->reload && !prepared)
+			want_dispatcher();
+		return;
+	}
+
+	db = &engine->databases[index];
+	ring = engine_ring(index);
+	LWLockAcquire(&db->ring_lock, LW_EXCLUSIVE);
+	if (prepared)
+		db->prepared = true;
+	else
+	{
+		for (int i = 0; i < wake->nmarks; i++)
+			push(db, ring, &wake->marks[i]);
+		for (int i = 0; i < MARK_SEGMENTS; i++)
+		{
+			WakeMark	range;
+
+			if (!wake->ranged[i])
+				continue;
+			range.segment = i;
+			range.offset = InvalidOffsetNumber;
+			range.block = wake->first_block[i];
+			range.last_block = wake->last_block[i];
+			push(db, ring, &range);
+		}
+		db->reload |= wake->reload;
+		db->rescan |= wake->rescan;
+	}
+	LWLockRelease(&db->ring_lock);
+	engine_wake_dispatcher(index);
+
+	/* it may have left between our look and our message */
+	if (wake->reload && !prepared && db->state != DATABASE_RUNNING)
+		want_dispatcher();
+}
+
+int
+wakeup_current_segment(void)
+{
+	int			index = engine_my_database();
+
+	return index >= 0 ? (int) pg_atomic_read_u32(&engine->databases[index].segment) : 0;
+}

@@ -1,0 +1,246 @@
+/*
+ * fence_sql.c
+ *		Fenced writes as SQL calls them, and the built-in repository behind them.
+ *
+ * In this order: the fence lock in share mode, the lease by the newest
+ * snapshot, the entity's row.  Under the lock the epoch cannot change before we
+ * commit, so the order of epochs that the row sees is the order of terms.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+
+#include "core/access.h"
+#include "core/duration.h"
+#include "core/errors.h"
+#include "core/ident.h"
+#include "core/plan.h"
+#include "fence/fence.h"
+#include "lease/lease.h"
+
+enum
+{
+	PLAN_UPDATE,
+	PLAN_SEEN,
+	PLAN_UPSERT
+};
+
+/* What a write makes of a row that is there, as the compare-and-swap allows. */
+#define APPLY \
+	" SET last_epoch = $3, revision = r.revision OPERATOR(pg_catalog.+) 1," \
+	" state = reconcile.json_merge_patch(r.state, $4), updated_at = pg_catalog.clock_timestamp()"
+
+static SqlPlan plans[] = {
+	/* the hot one: what a plain compare-and-swap would do */
+	[PLAN_UPDATE] = {
+		"UPDATE reconcile.resource r" APPLY
+		" WHERE r.reconciler_id OPERATOR(pg_catalog.=) $1 AND r.entity_id OPERATOR(pg_catalog.=) $2"
+		" AND r.last_epoch OPERATOR(pg_catalog.<=) $3",
+		4, {TEXTOID, TEXTOID, INT8OID, JSONBOID}
+	},
+	[PLAN_SEEN] = {
+		"SELECT r.last_epoch FROM reconcile.resource r"
+		" WHERE r.reconciler_id OPERATOR(pg_catalog.=) $1 AND r.entity_id OPERATOR(pg_catalog.=) $2",
+		2, {TEXTOID, TEXTOID}
+	},
+	[PLAN_UPSERT] = {
+		"INSERT INTO reconcile.resource AS r (reconciler_id, entity_id, last_epoch, revision, state, updated_at)"
+		" VALUES ($1, $2, $3, 1, reconcile.json_merge_patch(NULL, $4), pg_catalog.clock_timestamp())"
+		" ON CONFLICT (reconciler_id, entity_id) DO UPDATE" APPLY
+		" WHERE r.last_epoch OPERATOR(pg_catalog.<=) $3",
+		4, {TEXTOID, TEXTOID, INT8OID, JSONBOID}
+	}
+};
+
+/*
+ * The compare-and-swap on the entity's row, with the fence lock held.  false:
+ * the entity has seen the higher epoch *seen.
+ */
+static bool
+resource_apply(const char *reconciler_id, const char *entity_id, int64 epoch,
+			   Jsonb *mutation, int64 *seen)
+{
+	SqlScope	scope;
+	Datum		values[4];
+	bool		applied;
+
+	sql_begin(&scope);
+	values[0] = CStringGetTextDatum(reconciler_id);
+	values[1] = CStringGetTextDatum(entity_id);
+	values[2] = Int64GetDatum(epoch);
+	values[3] = JsonbPGetDatum(mutation);
+	applied = sql_run(&plans[PLAN_UPDATE], values, NULL) > 0;
+	while (!applied)
+	{
+		if (sql_run_latest(&plans[PLAN_SEEN], values, NULL) > 0)
+		{
+			*seen = DatumGetInt64(sql_value(0, 1, NULL));
+			if (*seen > epoch)
+				break;
+		}
+		/* nothing there, or somebody has just inserted it */
+		applied = sql_run(&plans[PLAN_UPSERT], values, NULL) > 0;
+	}
+	sql_end(&scope);
+	return applied;
+}
+
+static Jsonb *
+mutation_arg(FunctionCallInfo fcinfo, int n)
+{
+	Jsonb	   *mutation;
+
+	if (PG_ARGISNULL(n))
+		arg_null("mutation");
+	mutation = PG_GETARG_JSONB_P(n);
+	mutation_check(mutation);
+	return mutation;
+}
+
+static int64
+epoch_arg(FunctionCallInfo fcinfo, int n, const char *hint)
+{
+	int64		epoch;
+
+	if (PG_ARGISNULL(n))
+		arg_null("epoch");
+	epoch = PG_GETARG_INT64(n);
+	if (epoch < 0)
+		arg_invalid("epoch", "must not be negative", hint);
+	return epoch;
+}
+
+PG_FUNCTION_INFO_V1(reconcile_apply_fenced);
+Datum
+reconcile_apply_fenced(PG_FUNCTION_ARGS)
+{
+	char	   *reconciler_id;
+	char	   *entity_id;
+	int64		epoch;
+	int64		seen;
+	Jsonb	   *mutation;
+	Lease		lease;
+	bool		leased;
+	bool		applied = false;
+
+	require_primary("apply_fenced");
+	reconciler_id = reconciler_id_arg(fcinfo, 0, "reconciler_id");
+	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
+	epoch = epoch_arg(fcinfo, 2, "It is the epoch of a lease's token, or 0 without a lease.");
+	mutation = mutation_arg(fcinfo, 3);
+	access_require(CAP_FENCE, reconciler_id);
+
+	fence_lock_shared(reconciler_id, true);
+	leased = lease_read(reconciler_id, &lease);
+	switch (fence_judge(leased, lease.epoch, clock_now() < lease.expires_at, epoch))
+	{
+		case FENCE_CURRENT:
+			applied = resource_apply(reconciler_id, entity_id, epoch, mutation, &seen);
+			break;
+		case FENCE_STALE:
+			break;
+		case FENCE_UNMINTED:
+			ereport(ERROR,
+					(errcode(ERRCODE_UNMINTED_EPOCH),
+					 errmsg("epoch " INT64_FORMAT " of \"%s\" was never granted", epoch, reconciler_id),
+					 errdetail("The last one granted is " INT64_FORMAT ".", lease.epoch),
+					 errhint("Pass the epoch of the lease's token.")));
+			break;
+	}
+
+	/* who wrote nothing must not hold up a take-over */
+	if (!applied)
+		fence_unlock_shared(reconciler_id);
+	PG_RETURN_BOOL(applied);
+}
+
+PG_FUNCTION_INFO_V1(reconcile_bind_lease);
+Datum
+reconcile_bind_lease(PG_FUNCTION_ARGS)
+{
+	char	   *reconciler_id;
+	char	   *holder_id;
+	int64		epoch;
+
+	require_primary("bind_lease");
+	reconciler_id = reconciler_id_arg(fcinfo, 0, "reconciler_id");
+	holder_id = holder_id_arg(fcinfo, 1, "holder_id");
+	epoch = epoch_arg(fcinfo, 2, "It is the epoch of the lease's token.");
+	access_require(CAP_LEASE, reconciler_id);
+
+	if (!fence_bind(reconciler_id, holder_id, epoch, false))
+		lease_raise_lost(reconciler_id, epoch);
+	PG_RETURN_VOID();
+}
+
+PG_FUNCTION_INFO_V1(reconcile_fenced_epoch);
+Datum
+reconcile_fenced_epoch(PG_FUNCTION_ARGS)
+{
+	char	   *reconciler_id = NULL;
+	FenceBinding binding;
+
+	if (!PG_ARGISNULL(0))
+		reconciler_id = reconciler_id_arg(fcinfo, 0, "reconciler_id");
+	switch (fence_bound(reconciler_id, &binding))
+	{
+		case FENCE_UNBOUND:
+			PG_RETURN_NULL();
+		case FENCE_AMBIGUOUS:
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("several leases are bound in this transaction"),
+					 errhint("Name one: fenced_epoch(reconciler_id).")));
+			break;
+		case FENCE_BOUND:
+			break;
+	}
+	PG_RETURN_INT64(binding.epoch);
+}
+
+PG_FUNCTION_INFO_V1(reconcile_fenced_write);
+Datum
+reconcile_fenced_write(PG_FUNCTION_ARGS)
+{
+	char	   *entity_id;
+	int64		seen;
+	Jsonb	   *mutation;
+	FenceBinding binding;
+	Lease		lease;
+
+	require_primary("fenced_write");
+	entity_id = entity_id_arg(fcinfo, 0, "entity_id");
+	mutation = mutation_arg(fcinfo, 1);
+	switch (fence_bound(NULL, &binding))
+	{
+		case FENCE_UNBOUND:
+			ereport(ERROR,
+					(errcode(ERRCODE_FENCE_UNBOUND),
+					 errmsg("no lease is bound in this transaction"),
+					 errhint("Call bind_lease() first, in this transaction, or write from the run of a leased loop.")));
+			break;
+		case FENCE_AMBIGUOUS:
+			ereport(ERROR,
+					(errcode(ERRCODE_FENCE_UNBOUND),
+					 errmsg("several leases are bound in this transaction"),
+					 errhint("Bind one, or call apply_fenced() with the reconciler id.")));
+			break;
+		case FENCE_BOUND:
+			break;
+	}
+
+	fence_lock_shared(binding.reconciler_id, true);
+	if (!lease_read(binding.reconciler_id, &lease) || lease.epoch != binding.epoch)
+		ereport(ERROR,
+				(errcode(ERRCODE_STALE_EPOCH),
+				 errmsg("epoch " INT64_FORMAT " of \"%s\" is stale: epoch " INT64_FORMAT " has been granted",
+						binding.epoch, binding.reconciler_id, lease.epoch)));
+	if (!resource_apply(binding.reconciler_id, entity_id, binding.epoch, mutation, &seen))
+		ereport(ERROR,
+				(errcode(ERRCODE_STALE_EPOCH),
+				 errmsg("epoch " INT64_FORMAT " of \"%s\" is stale: the entity has seen epoch " INT64_FORMAT,
+						binding.epoch, binding.reconciler_id, seen)));
+	PG_RETURN_VOID();
+}

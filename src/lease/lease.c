@@ -1,0 +1,585 @@
+/*
+ * lease.c
+ *		Grants, renewals and releases of leases.
+ *
+ * Locks, all of them conditional in a grant, so that an attempt never waits:
+ *
+ *		lease lock, GRANT_MODE		one transaction grants (or refreshes) an id
+ *		lease lock, HOLDER_MODE		its holder renews or releases
+ *		fence lock, exclusively		no fenced transaction of the old term is left
+ *
+ * Whoever holds the lease lock in GRANT_MODE is alone in changing the id's row:
+ * what he then reads with the newest snapshot stays true until he commits.  A
+ * holder's renewal keeps HOLDER_MODE until it commits, so that a session that
+ * hangs with an uncommitted renewal can be found, and ended past the grace.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "storage/lock.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "core/compat.h"
+#include "core/duration.h"
+#include "core/errors.h"
+#include "core/guc.h"
+#include "core/install.h"
+#include "core/plan.h"
+#include "core/wake.h"
+#include "fence/fence.h"
+#include "lease/lease.h"
+
+/*
+ * Two grants conflict, a grant and a renewal conflict, two renewals do not; and
+ * RowExclusiveLock conflicts with the renewals alone, which names them.
+ */
+#define GRANT_MODE			ShareUpdateExclusiveLock
+#define HOLDER_MODE			ShareLock
+#define AGAINST_HOLDER		RowExclusiveLock
+
+#define HISTORY_TERMS		1000
+#define HISTORY_DAYS		90
+
+TimestampTz (*lease_started_at_hook) (void) = NULL;
+
+/* ----------------------------------------------------------------
+ * The decision
+ * ----------------------------------------------------------------
+ */
+
+typedef enum Match
+{
+	ANY,
+	NO,
+	YES
+} Match;
+
+/* First match wins. */
+static const struct
+{
+	Match		exists;
+	Match		mine;
+	Match		live;
+	Match		successor;		/* a dispatcher asks for its dead predecessor's lease */
+	Match		guarded;		/* over by its row, but a crash may have lost a renewal */
+	LeaseStep	step;
+	const char *ended;
+}			rules[] = {
+	/* 1: an id that was never granted begins above all that was seen of it */
+	{NO, ANY, ANY, ANY, ANY, LEASE_GRANT, NULL},
+	/* 2: the holder asks again: the same term, longer */
+	{YES, YES, YES, ANY, ANY, LEASE_REFRESH, NULL},
+	/* 3: his own term is over (released or expired): a gap, so a new term */
+	{YES, YES, NO, ANY, ANY, LEASE_GRANT, "expired"},
+	/* 4: a dead dispatcher's term is not waited out */
+	{YES, NO, YES, YES, ANY, LEASE_GRANT, "forced"},
+	/* 5: another's live term stands */
+	{YES, NO, YES, NO, ANY, LEASE_REFUSE, NULL},
+	/* 6: as it does when its holder may have been told of a later deadline */
+	{YES, NO, NO, NO, YES, LEASE_REFUSE, NULL},
+	/* 7: over, whoever had it */
+	{YES, NO, NO, ANY, ANY, LEASE_GRANT, "expired"}
+};
+
+static bool
+matches(Match wanted, bool fact)
+{
+	return wanted == ANY || (wanted == YES) == fact;
+}
+
+LeaseDecision
+lease_decide(const LeaseFacts *facts)
+{
+	const Lease *row = facts->row;
+	bool		exists = row != NULL;
+	bool		mine = exists && strcmp(row->holder_id, facts->caller) == 0;
+	bool		live = exists && facts->now < row->expires_at;
+	bool		successor = exists && row->engine && facts->engine && !mine;
+	bool		guarded = exists && facts->now < facts->deadline;
+	LeaseDecision decision = {0};
+
+	for (int i = 0; i < lengthof(rules); i++)
+	{
+		if (!matches(rules[i].exists, exists) ||
+			!matches(rules[i].mine, mine) ||
+			!matches(rules[i].live, live) ||
+			!matches(rules[i].successor, successor) ||
+			!matches(rules[i].guarded, guarded))
+			continue;
+		decision.rule = i + 1;
+		decision.step = rules[i].step;
+		decision.ended = rules[i].ended;
+		if (decision.step == LEASE_GRANT)
+			decision.epoch = (exists ? row->epoch : facts->floor) + 1;
+		else if (decision.step == LEASE_REFRESH)
+			decision.epoch = row->epoch;
+		return decision;
+	}
+	elog(ERROR, "no rule for this lease");
+}
+
+TimestampTz
+lease_deadline(const Lease *lease)
+{
+	TimestampTz started = lease_started_at_hook != NULL ? lease_started_at_hook() : PgStartTime;
+	TimestampTz ttl_us;
+
+	if (started == 0 || lease->engine || lease->touched_at >= started ||
+		lease->expires_at <= lease->touched_at)
+		return lease->expires_at;
+	ttl_us = Max(lease->ttl_ms * INT64CONST(1000), lease->expires_at - lease->touched_at);
+	return Max(lease->expires_at, started + ttl_us);
+}
+
+/* ----------------------------------------------------------------
+ * SQL
+ * ----------------------------------------------------------------
+ */
+
+#define LEASE_COLUMNS \
+	"holder_id, epoch, acquired_at, expires_at, touched_at, ttl_ms, renewals, engine"
+
+enum
+{
+	PLAN_READ,
+	PLAN_LOCK,
+	PLAN_FLOOR,
+	PLAN_GRANT,
+	PLAN_REFRESH,
+	PLAN_RENEW,
+	PLAN_RELEASE,
+	PLAN_TERM_BEGIN,
+	PLAN_TERM_END,
+	PLAN_TERM_TRIM
+};
+
+static SqlPlan plans[] = {
+	[PLAN_READ] = {
+		"SELECT " LEASE_COLUMNS " FROM reconcile.lease"
+		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1",
+		1, {TEXTOID}
+	},
+	[PLAN_LOCK] = {
+		"SELECT " LEASE_COLUMNS " FROM reconcile.lease"
+		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1 AND holder_id OPERATOR(pg_catalog.=) $2"
+		" AND epoch OPERATOR(pg_catalog.=) $3 FOR NO KEY UPDATE",
+		3, {TEXTOID, TEXTOID, INT8OID}
+	},
+	[PLAN_FLOOR] = {
+		"SELECT GREATEST("
+		"(SELECT pg_catalog.max(last_epoch) FROM reconcile.resource WHERE reconciler_id OPERATOR(pg_catalog.=) $1),"
+		"(SELECT pg_catalog.max(epoch) FROM reconcile.lease_term WHERE reconciler_id OPERATOR(pg_catalog.=) $1),"
+		" 0)",
+		1, {TEXTOID}
+	},
+	[PLAN_GRANT] = {
+		"INSERT INTO reconcile.lease (reconciler_id, holder_id, epoch, acquired_at, expires_at, touched_at, ttl_ms, renewals, engine)"
+		" VALUES ($1, $2, $3, $4, $5, $4, $6, 0, $7)"
+		" ON CONFLICT (reconciler_id) DO UPDATE SET holder_id = $2, epoch = $3, acquired_at = $4,"
+		" expires_at = $5, touched_at = $4, ttl_ms = $6, renewals = 0, engine = $7",
+		7, {TEXTOID, TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, BOOLOID}
+	},
+	[PLAN_REFRESH] = {
+		"UPDATE reconcile.lease SET acquired_at = $2, expires_at = $3, touched_at = $2, ttl_ms = $4, engine = $5"
+		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1",
+		5, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, BOOLOID}
+	},
+	[PLAN_RENEW] = {
+		"UPDATE reconcile.lease SET expires_at = $2, touched_at = $3, renewals = renewals OPERATOR(pg_catalog.+) 1"
+		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1",
+		3, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+	},
+	[PLAN_RELEASE] = {
+		"UPDATE reconcile.lease SET expires_at = $2, touched_at = $2"
+		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1",
+		2, {TEXTOID, TIMESTAMPTZOID}
+	},
+	[PLAN_TERM_BEGIN] = {
+		"INSERT INTO reconcile.lease_term (reconciler_id, epoch, holder_id, acquired_at)"
+		" VALUES ($1, $2, $3, $4)",
+		4, {TEXTOID, INT8OID, TEXTOID, TIMESTAMPTZOID}
+	},
+	[PLAN_TERM_END] = {
+		"UPDATE reconcile.lease_term SET ended_at = $3, end_reason = $4"
+		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1 AND epoch OPERATOR(pg_catalog.=) $2"
+		" AND ended_at IS NULL",
+		4, {TEXTOID, INT8OID, TIMESTAMPTZOID, TEXTOID}
+	},
+	/* epochs may have gaps, so the terms are counted */
+	[PLAN_TERM_TRIM] = {
+		"DELETE FROM reconcile.lease_term WHERE reconciler_id OPERATOR(pg_catalog.=) $1"
+		" AND epoch OPERATOR(pg_catalog.<) (SELECT t.epoch FROM reconcile.lease_term t"
+		" WHERE t.reconciler_id OPERATOR(pg_catalog.=) $1 ORDER BY t.epoch DESC"
+		" OFFSET $3 LIMIT 1)"
+		" AND ended_at OPERATOR(pg_catalog.<) $2",
+		3, {TEXTOID, TIMESTAMPTZOID, INT8OID}
+	}
+};
+
+/* The row that the last plan returned. */
+static bool
+fetch_lease(uint64 rows, const char *reconciler_id, Lease *lease)
+{
+	memset(lease, 0, sizeof(*lease));
+	strlcpy(lease->reconciler_id, reconciler_id, sizeof(lease->reconciler_id));
+	if (rows == 0)
+		return false;
+	text_to_cstring_buffer(DatumGetTextPP(sql_value(0, 1, NULL)),
+						   lease->holder_id, sizeof(lease->holder_id));
+	lease->epoch = DatumGetInt64(sql_value(0, 2, NULL));
+	lease->acquired_at = DatumGetTimestampTz(sql_value(0, 3, NULL));
+	lease->expires_at = DatumGetTimestampTz(sql_value(0, 4, NULL));
+	lease->touched_at = DatumGetTimestampTz(sql_value(0, 5, NULL));
+	lease->ttl_ms = DatumGetInt64(sql_value(0, 6, NULL));
+	lease->renewals = DatumGetInt64(sql_value(0, 7, NULL));
+	lease->engine = DatumGetBool(sql_value(0, 8, NULL));
+	return true;
+}
+
+bool
+lease_read(const char *reconciler_id, Lease *lease)
+{
+	SqlScope	scope;
+	Datum		value;
+	bool		found;
+
+	sql_begin(&scope);
+	value = CStringGetTextDatum(reconciler_id);
+	found = fetch_lease(sql_run_latest(&plans[PLAN_READ], &value, NULL), reconciler_id, lease);
+	sql_end(&scope);
+	return found;
+}
+
+/* Highest epoch that anything remembers of an id without a row. */
+static int64
+read_floor(const char *reconciler_id)
+{
+	SqlScope	scope;
+	Datum		value;
+	int64		floor;
+
+	sql_begin(&scope);
+	value = CStringGetTextDatum(reconciler_id);
+	sql_run_latest(&plans[PLAN_FLOOR], &value, NULL);
+	floor = DatumGetInt64(sql_value(0, 1, NULL));
+	sql_end(&scope);
+	return floor;
+}
+
+/* Within sql_begin(): the term's history gets its end, if it has none yet. */
+static void
+end_term(const Lease *lease, TimestampTz at, const char *reason)
+{
+	Datum		values[4];
+
+	values[0] = CStringGetTextDatum(lease->reconciler_id);
+	values[1] = Int64GetDatum(lease->epoch);
+	values[2] = TimestampTzGetDatum(at);
+	values[3] = CStringGetTextDatum(reason);
+	sql_run_latest(&plans[PLAN_TERM_END], values, NULL);
+}
+
+static void
+write_grant(const Lease *lease, const Lease *before, const char *ended)
+{
+	SqlScope	scope;
+	Datum		values[7];
+
+	sql_begin(&scope);
+	if (ended != NULL)
+		end_term(before,
+				 strcmp(ended, "expired") == 0 ? before->expires_at : lease->acquired_at,
+				 ended);
+
+	/* a second grant of an epoch is a unique violation here */
+	values[0] = CStringGetTextDatum(lease->reconciler_id);
+	values[1] = Int64GetDatum(lease->epoch);
+	values[2] = CStringGetTextDatum(lease->holder_id);
+	values[3] = TimestampTzGetDatum(lease->acquired_at);
+	sql_run_latest(&plans[PLAN_TERM_BEGIN], values, NULL);
+
+	values[1] = CStringGetTextDatum(lease->holder_id);
+	values[2] = Int64GetDatum(lease->epoch);
+	values[3] = TimestampTzGetDatum(lease->acquired_at);
+	values[4] = TimestampTzGetDatum(lease->expires_at);
+	values[5] = Int64GetDatum(lease->ttl_ms);
+	values[6] = BoolGetDatum(lease->engine);
+	sql_run_latest(&plans[PLAN_GRANT], values, NULL);
+
+	if (lease->epoch > HISTORY_TERMS)
+	{
+		values[1] = TimestampTzGetDatum(lease->acquired_at - HISTORY_DAYS * USECS_PER_DAY);
+		values[2] = Int64GetDatum(HISTORY_TERMS - 1);
+		sql_run_latest(&plans[PLAN_TERM_TRIM], values, NULL);
+	}
+	sql_end(&scope);
+}
+
+static void
+write_refresh(const Lease *lease)
+{
+	SqlScope	scope;
+	Datum		values[5];
+
+	sql_begin(&scope);
+	values[0] = CStringGetTextDatum(lease->reconciler_id);
+	values[1] = TimestampTzGetDatum(lease->acquired_at);
+	values[2] = TimestampTzGetDatum(lease->expires_at);
+	values[3] = Int64GetDatum(lease->ttl_ms);
+	values[4] = BoolGetDatum(lease->engine);
+	sql_run_latest(&plans[PLAN_REFRESH], values, NULL);
+	sql_end(&scope);
+}
+
+/* ----------------------------------------------------------------
+ * Grants
+ * ----------------------------------------------------------------
+ */
+
+static LeaseDecision
+decide(const char *reconciler_id, const char *holder_id, bool engine, bool exists,
+	   const Lease *row, int64 floor, TimestampTz *now)
+{
+	LeaseFacts	facts;
+
+	facts.now = *now = clock_now();
+	facts.row = exists ? row : NULL;
+	facts.deadline = exists ? lease_deadline(row) : 0;
+	facts.caller = holder_id;
+	facts.engine = engine;
+	facts.floor = floor;
+	return lease_decide(&facts);
+}
+
+/* Has the term been over for so long that who still hangs on it is ended? */
+static bool
+past_grace(bool exists, const Lease *row)
+{
+	return exists && guc_fence_grace >= 0 &&
+		clock_now() > clock_add_ms(lease_deadline(row), guc_fence_grace);
+}
+
+LeaseOutcome
+lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms,
+				  bool engine, Lease *lease)
+{
+	LOCKTAG		tag;
+	Lease		before;
+	LeaseDecision decision;
+	TimestampTz now;
+	bool		exists;
+	bool		fenced = false;
+	int64		floor = 0;
+	LeaseOutcome outcome = LEASE_BUSY;
+
+	/* it would take its own share lock for nobody's, and mint over its own writes */
+	if (fence_used(reconciler_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot acquire lease \"%s\" in a transaction that has used its fence",
+						reconciler_id),
+				 errhint("Acquire it first, in a transaction of its own.")));
+
+	/* a live leader is not disturbed: no lock is asked for while its term stands */
+	exists = lease_read(reconciler_id, lease);
+	decision = decide(reconciler_id, holder_id, engine, exists, lease, 0, &now);
+	if (decision.step == LEASE_REFUSE)
+		return LEASE_HELD;
+
+	lock_tag(&tag, LOCK_KIND_LEASE, "", reconciler_id);
+	if (LockAcquire(&tag, GRANT_MODE, false, true) == LOCKACQUIRE_NOT_AVAIL)
+	{
+		if (past_grace(exists, lease))
+			fence_terminate(&tag, AGAINST_HOLDER, reconciler_id);
+		return LEASE_BUSY;
+	}
+
+	if (decision.step == LEASE_GRANT)
+	{
+		fenced = fence_lock_exclusive(reconciler_id);
+		if (!fenced)
+			outcome = LEASE_DRAINING;
+	}
+	if (fenced || decision.step == LEASE_REFRESH)
+	{
+		/* nobody else changes the row from here on */
+		exists = lease_read(reconciler_id, &before);
+		if (!exists)
+			floor = read_floor(reconciler_id);
+		decision = decide(reconciler_id, holder_id, engine, exists, &before, floor, &now);
+		*lease = before;
+		if (decision.step == LEASE_REFUSE)
+			outcome = LEASE_HELD;
+		else if (decision.step == LEASE_GRANT && !fenced && !(fenced = fence_lock_exclusive(reconciler_id)))
+			outcome = LEASE_DRAINING;	/* it ran out under our eyes */
+		else
+			outcome = LEASE_GRANTED;
+	}
+
+	if (outcome != LEASE_GRANTED)
+	{
+		if (outcome == LEASE_DRAINING && past_grace(exists, lease))
+			fence_terminate_holders(reconciler_id);
+		if (fenced)
+			fence_unlock_exclusive(reconciler_id);
+		LockRelease(&tag, GRANT_MODE, false);
+		return outcome;
+	}
+
+	strlcpy(lease->holder_id, holder_id, sizeof(lease->holder_id));
+	lease->epoch = decision.epoch;
+	lease->acquired_at = lease->touched_at = now;
+	lease->expires_at = clock_add_ms(now, ttl_ms);
+	lease->ttl_ms = ttl_ms;
+	lease->engine = engine;
+	if (decision.step == LEASE_REFRESH)
+		write_refresh(lease);
+	else
+	{
+		lease->renewals = 0;
+		write_grant(lease, &before, decision.ended);
+
+		/* an epoch that a crash forgets would be minted twice */
+		ForceSyncCommit();
+	}
+	fence_note_grant();
+	wake_reload();
+	return LEASE_GRANTED;
+}
+
+/* ----------------------------------------------------------------
+ * The holder's own changes
+ * ----------------------------------------------------------------
+ */
+
+static bool
+is_live_term(const Lease *lease, const char *holder_id, int64 epoch, TimestampTz now)
+{
+	return lease->epoch == epoch && strcmp(lease->holder_id, holder_id) == 0 &&
+		now < lease->expires_at;
+}
+
+/*
+ * Locks the row of (id, holder, epoch) if that is the live term; the clock is
+ * read after the lock.  Does not wait for somebody who is taking it over.
+ */
+static bool
+lock_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
+			   Lease *lease, TimestampTz *now)
+{
+	LOCKTAG		tag;
+	SqlScope	scope;
+	Datum		values[3];
+	bool		locked = false;
+	bool		found;
+
+	lock_tag(&tag, LOCK_KIND_LEASE, "", reconciler_id);
+	if (!compat_lock_held(&tag, GRANT_MODE))
+	{
+		if (LockAcquire(&tag, HOLDER_MODE, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		{
+			if (!lease_read(reconciler_id, lease) ||
+				!is_live_term(lease, holder_id, epoch, clock_now()))
+				return false;
+			LockAcquire(&tag, HOLDER_MODE, false, false);
+		}
+		locked = true;
+	}
+
+	sql_begin(&scope);
+	values[0] = CStringGetTextDatum(reconciler_id);
+	values[1] = CStringGetTextDatum(holder_id);
+	values[2] = Int64GetDatum(epoch);
+	found = fetch_lease(sql_run_latest(&plans[PLAN_LOCK], values, NULL), reconciler_id, lease);
+	sql_end(&scope);
+
+	/* where the row is locked, the lock that stands for it stays too */
+	if (!found && locked)
+		LockRelease(&tag, HOLDER_MODE, false);
+	*now = clock_now();
+	return found && is_live_term(lease, holder_id, epoch, *now);
+}
+
+bool
+lease_renew(const char *reconciler_id, const char *holder_id, int64 epoch, int64 ttl_ms,
+			Lease *lease)
+{
+	SqlScope	scope;
+	Datum		values[3];
+	TimestampTz now;
+
+	if (!lock_live_term(reconciler_id, holder_id, epoch, lease, &now))
+		return false;
+	lease->expires_at = clock_add_ms(now, ttl_ms > 0 ? ttl_ms : lease->ttl_ms);
+	lease->touched_at = now;
+	lease->renewals++;
+
+	sql_begin(&scope);
+	values[0] = CStringGetTextDatum(reconciler_id);
+	values[1] = TimestampTzGetDatum(lease->expires_at);
+	values[2] = TimestampTzGetDatum(now);
+	sql_run_latest(&plans[PLAN_RENEW], values, NULL);
+	sql_end(&scope);
+	fence_note_grant();
+	return true;
+}
+
+bool
+lease_release(const char *reconciler_id, const char *holder_id, int64 epoch)
+{
+	SqlScope	scope;
+	Datum		values[2];
+	TimestampTz now;
+	Lease		lease;
+
+	if (!lock_live_term(reconciler_id, holder_id, epoch, &lease, &now))
+		return false;
+
+	sql_begin(&scope);
+	values[0] = CStringGetTextDatum(reconciler_id);
+	values[1] = TimestampTzGetDatum(now);
+	sql_run_latest(&plans[PLAN_RELEASE], values, NULL);
+	end_term(&lease, now, "released");
+	sql_end(&scope);
+	fence_note_grant();
+	wake_reload();
+	return true;
+}
+
+void
+lease_raise_lost(const char *reconciler_id, int64 epoch)
+{
+	Lease		lease;
+	bool		exists = lease_read(reconciler_id, &lease);
+	bool		live = exists && clock_now() < lease.expires_at;
+
+	ereport(ERROR,
+			(errcode(ERRCODE_LEASE_LOST),
+			 exists && lease.epoch > epoch ?
+			 errmsg("epoch " INT64_FORMAT " of lease \"%s\" is lost: epoch " INT64_FORMAT " has been granted",
+					epoch, reconciler_id, lease.epoch) :
+			 errmsg("epoch " INT64_FORMAT " of lease \"%s\" is lost", epoch, reconciler_id),
+			 live ?
+			 errdetail("The live epoch is " INT64_FORMAT ".", lease.epoch) :
+			 errdetail("No epoch of it is live."),
+			 errhint("Stop what this term was doing, then acquire the lease again.")));
+}
+
+char *
+lease_mint_holder(void)
+{
+	static const char prefix[] = "minted/";
+	uint8		bits[16];
+	char	   *holder = palloc(sizeof(prefix) + 2 * sizeof(bits));
+
+	if (!pg_strong_random(bits, sizeof(bits)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate a holder id")));
+	strcpy(holder, prefix);
+	hex_encode((const char *) bits, sizeof(bits), holder + strlen(prefix));
+	holder[strlen(prefix) + 2 * sizeof(bits)] = '\0';
+	return holder;
+}

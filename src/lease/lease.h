@@ -1,0 +1,135 @@
+/*
+ * lease.h
+ *		Leases: who leads a reconciler id, and at which epoch.
+ *
+ * The row of an id outlives its terms; every term is also a row of history,
+ * unique on (id, epoch).  A term's row is changed only by its holder (renew,
+ * release: guarded by holder and epoch, under the id's lease lock in share
+ * mode) or by the grant that follows it, which holds the lease lock alone and
+ * the id's fence lock exclusively.
+ */
+#ifndef RECONCILE_LEASE_H
+#define RECONCILE_LEASE_H
+
+#include "datatype/timestamp.h"
+
+#include "core/ident.h"
+
+/* A term, as the row says. */
+typedef struct Lease
+{
+	char		reconciler_id[RECONCILER_ID_MAX + 1];
+	char		holder_id[HOLDER_ID_MAX + 1];
+	int64		epoch;
+	TimestampTz acquired_at;
+	TimestampTz expires_at;		/* live while clock_now() < expires_at */
+	TimestampTz touched_at;		/* of the last write; = expires_at once released */
+	int64		ttl_ms;			/* of the grant, or of its last refresh */
+	int64		renewals;
+	bool		engine;			/* held by the dispatcher of this database */
+} Lease;
+
+typedef enum LeaseOutcome
+{
+	LEASE_GRANTED,				/* *lease is the caller's term */
+	LEASE_HELD,					/* *lease is another holder's, live */
+	LEASE_BUSY,					/* another transaction is granting or changing this id now */
+	LEASE_DRAINING				/* the term is over, a fenced transaction of it is not */
+} LeaseOutcome;
+
+/* ----------------------------------------------------------------
+ * The decision: a pure function over captured facts
+ * ----------------------------------------------------------------
+ */
+
+typedef enum LeaseStep
+{
+	LEASE_REFUSE,				/* another holder's term stands */
+	LEASE_REFRESH,				/* the caller's own live term: epoch unchanged */
+	LEASE_GRANT					/* a new term */
+} LeaseStep;
+
+typedef struct LeaseFacts
+{
+	TimestampTz now;			/* read after the locks */
+	const Lease *row;			/* NULL: the id was never granted */
+	TimestampTz deadline;		/* lease_deadline() of the row */
+	const char *caller;			/* holder id that asks */
+	bool		engine;			/* asked by this database's dispatcher */
+	int64		floor;			/* highest epoch in history and resources; asked for where row is NULL */
+} LeaseFacts;
+
+typedef struct LeaseDecision
+{
+	LeaseStep	step;
+	int64		epoch;			/* of the caller's term, unless refused */
+	const char *ended;			/* why the term before it ended; NULL: there was none */
+	int			rule;			/* number of the rule that decided */
+} LeaseDecision;
+
+extern LeaseDecision lease_decide(const LeaseFacts *facts);
+
+/*
+ * When others may take the lease over: its expiry, or later after a crash that
+ * may have lost a renewal (loop.md 10.3 #21: what a crash loses must only
+ * shorten what the holder believes, never let two lead).
+ */
+extern TimestampTz lease_deadline(const Lease *lease);
+
+/*
+ * Start of this life of the server, for lease_deadline(): set by the engine
+ * when it is preloaded.  It returns when shared memory was made, or 0 for a
+ * clean start, after which no renewal can be missing and nothing is guarded.
+ * NULL: the postmaster's start is taken, whatever kind it was.
+ */
+extern TimestampTz (*lease_started_at_hook) (void);
+
+/* ----------------------------------------------------------------
+ * Doing
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Reads an id's row with the newest snapshot and without locks.  false: the id
+ * was never granted.
+ */
+extern bool lease_read(const char *reconciler_id, Lease *lease);
+
+/*
+ * One attempt to get a term, by the epoch rules of doc/reference.md; never
+ * waits.  Past reconcile.fence_grace it ends sessions that still hold the fence
+ * of a term that is over, or have an uncommitted renewal of it.  A grant counts
+ * from the COMMIT of this transaction, which it makes durable.  55000 if this
+ * transaction has used a fence of the id.
+ *
+ * *lease is filled for LEASE_GRANTED and LEASE_HELD; otherwise it is the term
+ * that is over, with epoch 0 where there was none.  What is not granted leaves
+ * no lock behind.
+ *
+ * engine: the caller is this database's dispatcher and has proved (by the
+ * install lock) that an earlier dispatcher is dead: a live term with the same
+ * flag and another holder is ended with reason "forced" instead of waited for.
+ */
+extern LeaseOutcome lease_try_acquire(const char *reconciler_id, const char *holder_id,
+									  int64 ttl_ms, bool engine, Lease *lease);
+
+/*
+ * Extends a live term; ttl_ms 0 = that of the grant.  false: lost (expired,
+ * taken over, released).  Waits only for the holder's own other transactions.
+ */
+extern bool lease_renew(const char *reconciler_id, const char *holder_id, int64 epoch,
+						int64 ttl_ms, Lease *lease);
+
+/* Frees a live term for an immediate take-over.  false, without effect: it was not the caller's. */
+extern bool lease_release(const char *reconciler_id, const char *holder_id, int64 epoch);
+
+/*
+ * RC002 for a caller that takes (id, epoch) for his live term.  It tells epochs
+ * only: the holder after him is none of his business.
+ */
+extern void lease_raise_lost(const char *reconciler_id, int64 epoch) pg_attribute_noreturn();
+
+/* A holder id that no other process has; palloc'd. */
+extern char *lease_mint_holder(void);
+
+#endif							/* RECONCILE_LEASE_H */

@@ -1,0 +1,93 @@
+-- lease.sql: who leads a reconciler id, at which epoch, and who did
+
+CREATE TABLE reconcile.lease (
+    reconciler_id text COLLATE "C" PRIMARY KEY,
+    holder_id     text COLLATE "C" NOT NULL,
+    epoch         bigint NOT NULL CHECK (epoch > 0),
+    acquired_at   timestamptz NOT NULL,
+    expires_at    timestamptz NOT NULL,
+    touched_at    timestamptz NOT NULL,      -- of the last write: a crash may have lost a later one
+    ttl_ms        bigint NOT NULL CHECK (ttl_ms > 0),
+    renewals      bigint NOT NULL,
+    engine        boolean NOT NULL
+) USING heap WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+                   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000);
+COMMENT ON TABLE reconcile.lease IS
+'The last term of each reconciler id; it is live until expires_at, and the row outlives it. ttl_ms is in milliseconds.';
+SELECT pg_catalog.pg_extension_config_dump('reconcile.lease', '');
+
+CREATE TABLE reconcile.lease_term (
+    reconciler_id text COLLATE "C" NOT NULL,
+    epoch         bigint NOT NULL CHECK (epoch > 0),
+    holder_id     text COLLATE "C" NOT NULL,
+    acquired_at   timestamptz NOT NULL,
+    ended_at      timestamptz,
+    end_reason    text COLLATE "C" CHECK (end_reason IN ('released', 'expired', 'forced', 'incarnation')),
+    PRIMARY KEY (reconciler_id, epoch),
+    CHECK ((ended_at IS NULL) = (end_reason IS NULL))
+) USING heap;
+COMMENT ON TABLE reconcile.lease_term IS
+'Every term that was granted, once for each reconciler id and epoch; a term that ran out gets its end with the grant that follows it.';
+SELECT pg_catalog.pg_extension_config_dump('reconcile.lease_term', '');
+
+CREATE TYPE reconcile.lease_token AS (
+    reconciler_id text,
+    holder_id     text,
+    epoch         bigint,
+    acquired_at   timestamptz,
+    expires_at    timestamptz
+);
+COMMENT ON TYPE reconcile.lease_token IS
+'A term of a lease: live while clock_timestamp() < expires_at, fenced by epoch.';
+
+CREATE FUNCTION reconcile.acquire_lease(reconciler_id text, holder_id text DEFAULT NULL,
+                                        ttl interval DEFAULT '15 s', wait interval DEFAULT '0 s')
+    RETURNS reconcile.lease_token
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_acquire_lease';
+COMMENT ON FUNCTION reconcile.acquire_lease(text, text, interval, interval) IS
+'Acquires the lease for ttl (1 ms to 366 days), waiting for it up to wait (0 to 1 minute); holder_id NULL mints one. RC001 another holder has it; 55000 this transaction used its fence; 53400 over 1,000 leases; 0A000 a wait above READ COMMITTED; 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
+
+CREATE FUNCTION reconcile.try_acquire_lease(reconciler_id text, holder_id text DEFAULT NULL,
+                                            ttl interval DEFAULT '15 s')
+    RETURNS reconcile.lease_token
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_try_acquire_lease';
+COMMENT ON FUNCTION reconcile.try_acquire_lease(text, text, interval) IS
+'Acquires the lease for ttl (1 ms to 366 days) without ever waiting; NULL when another holder has it. 55000 this transaction used its fence; 53400 over 1,000 leases; 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
+
+CREATE FUNCTION reconcile.renew_lease(reconciler_id text, holder_id text, epoch bigint, ttl interval DEFAULT NULL)
+    RETURNS reconcile.lease_token
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_renew_lease';
+COMMENT ON FUNCTION reconcile.renew_lease(text, text, bigint, interval) IS
+'Extends a live term to ttl (1 ms to 366 days; NULL: that of the grant) from now. RC002 the term is over or not the caller''s; 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
+
+CREATE FUNCTION reconcile.release_lease(reconciler_id text, holder_id text, epoch bigint)
+    RETURNS boolean
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_release_lease';
+COMMENT ON FUNCTION reconcile.release_lease(text, text, bigint) IS
+'Ends a live term for an immediate take-over; false, without effect, when it is over or not the caller''s. 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
+
+CREATE VIEW reconcile.leases WITH (security_barrier) AS
+    SELECT l.reconciler_id COLLATE "default" AS reconciler_id,
+           l.holder_id COLLATE "default" AS holder_id,
+           l.epoch, l.acquired_at, l.expires_at,
+           c.now OPERATOR(pg_catalog.<) l.expires_at AS live,
+           GREATEST(l.expires_at OPERATOR(pg_catalog.-) c.now, interval '0') AS remaining,
+           l.renewals
+      FROM reconcile.lease l, LATERAL (SELECT pg_catalog.clock_timestamp() AS now) c
+     WHERE reconcile.may_observe(l.reconciler_id);
+COMMENT ON VIEW reconcile.leases IS
+'The last term of each reconciler id that the caller may observe: who has it, until when, and whether it is live now.';
+
+CREATE VIEW reconcile.lease_history WITH (security_barrier) AS
+    SELECT t.reconciler_id COLLATE "default" AS reconciler_id, t.epoch,
+           t.holder_id COLLATE "default" AS holder_id,
+           t.acquired_at, t.ended_at,
+           t.end_reason COLLATE "default" AS end_reason
+      FROM reconcile.lease_term t
+     WHERE reconcile.may_observe(t.reconciler_id);
+COMMENT ON VIEW reconcile.lease_history IS
+'Every term of the reconciler ids that the caller may observe: the last 1,000 of an id or 90 days, whichever is more; end_reason is released, expired, forced, incarnation, or NULL while it lasts.';

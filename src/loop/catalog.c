@@ -1,0 +1,963 @@
+/*
+ * catalog.c
+ *		Loops: making, changing, dropping and reading them.
+ *
+ * The options of create_loop() and the keys of alter_loop() are one table;
+ * either source fills the same LoopRules, which one function checks and one
+ * writes.  What may have changed since the loop was made (its owner's rights,
+ * its function) is checked only where the call sets it: a loop whose function
+ * is gone can still be paused, altered and dropped.
+ *
+ * Locks: the loop's row, in alter_loop() and drop_loop(), before anything else.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/stratnum.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/value.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/varlena.h"
+
+#include "core/access.h"
+#include "core/compat.h"
+#include "core/duration.h"
+#include "core/errors.h"
+#include "core/install.h"
+#include "core/plan.h"
+#include "core/wake.h"
+#include "loop/loop.h"
+#include "loop/mark.h"
+#include "loop/watch.h"
+
+#define CONCURRENCY_MAX	1024
+
+#define LOOP_COLUMNS \
+	"loop_name, owner, reconciler, default_requeue_ms, backoff_base_ms, backoff_max_ms, backoff_jitter," \
+	" timeout_ms, lease_ttl_ms, renew_every_ms, max_attempts, concurrency, enabled, paused"
+
+enum
+{
+	PLAN_READ,
+	PLAN_READ_ALL,
+	PLAN_LOCK,
+	PLAN_INSERT,
+	PLAN_UPDATE,
+	PLAN_DELETE,
+	PLAN_DELETE_ENTITIES
+};
+
+#define WRITE_TYPES \
+	{TEXTOID, OIDOID, TEXTOID, INT8OID, INT8OID, INT8OID, FLOAT8OID, \
+		INT8OID, INT8OID, INT8OID, INT4OID, INT4OID, BOOLOID, TIMESTAMPTZOID}
+#define WRITE_ARGS	14
+
+static SqlPlan plans[] = {
+	[PLAN_READ] = {
+		"SELECT " LOOP_COLUMNS " FROM reconcile.loop WHERE loop_name OPERATOR(pg_catalog.=) $1",
+		1, {TEXTOID}
+	},
+	[PLAN_READ_ALL] = {
+		"SELECT " LOOP_COLUMNS " FROM reconcile.loop"
+		" WHERE $1 OPERATOR(pg_catalog.=) 0::pg_catalog.oid"
+		" OR owner::pg_catalog.oid OPERATOR(pg_catalog.=) $1"
+		" ORDER BY loop_name",
+		1, {OIDOID}
+	},
+	[PLAN_LOCK] = {
+		"SELECT " LOOP_COLUMNS " FROM reconcile.loop WHERE loop_name OPERATOR(pg_catalog.=) $1 FOR UPDATE",
+		1, {TEXTOID}
+	},
+	[PLAN_INSERT] = {
+		"INSERT INTO reconcile.loop (loop_name, owner, reconciler, default_requeue_ms, backoff_base_ms,"
+		" backoff_max_ms, backoff_jitter, timeout_ms, lease_ttl_ms, renew_every_ms, max_attempts,"
+		" concurrency, enabled, created_at)"
+		" VALUES ($1, $2::pg_catalog.regrole, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+		" ON CONFLICT (loop_name) DO NOTHING",
+		WRITE_ARGS, WRITE_TYPES
+	},
+	[PLAN_UPDATE] = {
+		"UPDATE reconcile.loop SET owner = $2::pg_catalog.regrole, reconciler = $3, default_requeue_ms = $4,"
+		" backoff_base_ms = $5, backoff_max_ms = $6, backoff_jitter = $7, timeout_ms = $8,"
+		" lease_ttl_ms = $9, renew_every_ms = $10, max_attempts = $11, concurrency = $12, enabled = $13"
+		" WHERE loop_name OPERATOR(pg_catalog.=) $1 AND $14 IS NOT NULL",
+		WRITE_ARGS, WRITE_TYPES
+	},
+	[PLAN_DELETE] = {
+		"DELETE FROM reconcile.loop WHERE loop_name OPERATOR(pg_catalog.=) $1", 1, {TEXTOID}
+	},
+	[PLAN_DELETE_ENTITIES] = {
+		"DELETE FROM reconcile.entity WHERE loop_name OPERATOR(pg_catalog.=) $1", 1, {TEXTOID}
+	}
+};
+
+/* ----------------------------------------------------------------
+ * Reading
+ * ----------------------------------------------------------------
+ */
+
+static void undefined_loop(const char *loop_name) pg_attribute_noreturn();
+
+static void
+undefined_loop(const char *loop_name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("loop \"%s\" does not exist", loop_name),
+			 errhint("Make it with reconcile.create_loop().")));
+}
+
+static int64
+optional_int64(int row, int column)
+{
+	bool		isnull;
+	Datum		value = sql_value(row, column, &isnull);
+
+	return isnull ? -1 : DatumGetInt64(value);
+}
+
+static void
+rules_from_row(int row, LoopRules *rules)
+{
+	bool		isnull;
+	Datum		value;
+
+	memset(rules, 0, sizeof(*rules));
+	strlcpy(rules->loop_name, TextDatumGetCString(sql_value(row, 1, NULL)), sizeof(rules->loop_name));
+	rules->owner = DatumGetObjectId(sql_value(row, 2, NULL));
+	value = sql_value(row, 3, &isnull);
+	if (!isnull)
+		strlcpy(rules->reconciler, TextDatumGetCString(value), sizeof(rules->reconciler));
+	rules->default_requeue_ms = optional_int64(row, 4);
+	rules->backoff_base_ms = DatumGetInt64(sql_value(row, 5, NULL));
+	rules->backoff_max_ms = DatumGetInt64(sql_value(row, 6, NULL));
+	rules->backoff_jitter = DatumGetFloat8(sql_value(row, 7, NULL));
+	rules->timeout_ms = optional_int64(row, 8);
+	rules->lease_ttl_ms = optional_int64(row, 9);
+	rules->renew_every_ms = optional_int64(row, 10);
+	value = sql_value(row, 11, &isnull);
+	rules->max_attempts = isnull ? -1 : DatumGetInt32(value);
+	rules->concurrency = DatumGetInt32(sql_value(row, 12, NULL));
+	rules->enabled = DatumGetBool(sql_value(row, 13, NULL));
+	rules->paused = DatumGetBool(sql_value(row, 14, NULL));
+}
+
+static bool
+read_one(int plan, const char *loop_name, LoopRules *rules)
+{
+	SqlScope	scope;
+	Datum		value = CStringGetTextDatum(loop_name);
+	bool		found;
+
+	sql_begin(&scope);
+	found = sql_run_latest(&plans[plan], &value, NULL) > 0;
+	if (found)
+		rules_from_row(0, rules);
+	sql_end(&scope);
+	return found;
+}
+
+bool
+loop_read(const char *loop_name, LoopRules *rules)
+{
+	return read_one(PLAN_READ, loop_name, rules);
+}
+
+void
+loop_require(const char *loop_name, LoopRules *rules)
+{
+	if (!loop_read(loop_name, rules))
+		undefined_loop(loop_name);
+}
+
+int
+loop_read_all(Oid owner, LoopRules **rules)
+{
+	SqlScope	scope;
+	Datum		value = ObjectIdGetDatum(owner);
+	int			n;
+
+	sql_begin(&scope);
+	n = (int) sql_run_latest(&plans[PLAN_READ_ALL], &value, NULL);
+	*rules = MemoryContextAlloc(scope.outer, sizeof(LoopRules) * Max(n, 1));
+	for (int i = 0; i < n; i++)
+		rules_from_row(i, &(*rules)[i]);
+	sql_end(&scope);
+	return n;
+}
+
+/*
+ * By the primary key, without SPI: enqueue() and the watch trigger ask for
+ * each statement of a user.
+ */
+bool
+loop_find_owner(const char *loop_name, Oid *owner)
+{
+	Relation	rel = table_open(install_get()->lock_class, AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	if (rel->rd_indexvalid == false)
+		list_free(RelationGetIndexList(rel));
+	ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, InvalidOid, C_COLLATION_OID,
+						   F_TEXTEQ, CStringGetTextDatum(loop_name));
+	scan = systable_beginscan(rel, rel->rd_pkindex, OidIsValid(rel->rd_pkindex), snapshot, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		bool		isnull;
+
+		*owner = DatumGetObjectId(heap_getattr(tuple, 2, RelationGetDescr(rel), &isnull));
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return HeapTupleIsValid(tuple);
+}
+
+void
+loop_require_trigger(const char *loop_name)
+{
+	Oid			owner;
+	bool		found = loop_find_owner(loop_name, &owner);
+
+	if (!found || !has_privs_of_role(GetUserId(), owner))
+		access_require(CAP_TRIGGER, loop_name);
+	if (!found)
+		undefined_loop(loop_name);
+}
+
+/* ----------------------------------------------------------------
+ * The reconciler function
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Splits 'name', 'schema.name' or either with '(text)' after it.  NULL if it is
+ * nothing of this kind; *other_arguments tells that only the list in the
+ * parentheses is not ours.  *schema is NULL where none is named.
+ */
+static char *
+split_signature(const char *signature, char **schema, bool *other_arguments)
+{
+	char	   *names = pstrdup(signature);
+	char	   *open = NULL;
+	bool		quoted = false;
+	List	   *parts;
+
+	*schema = NULL;
+	*other_arguments = false;
+	for (char *p = names; *p; p++)
+	{
+		if (*p == '"')
+			quoted = !quoted;
+		else if (*p == '(' && !quoted)
+		{
+			open = p;
+			break;
+		}
+	}
+	if (open != NULL)
+	{
+		char	   *close = strrchr(open, ')');
+		char	   *arguments;
+
+		if (close == NULL || close[1 + strspn(close + 1, " \t\n\r")] != '\0')
+			return NULL;
+		*open = *close = '\0';
+		if (!SplitIdentifierString(pstrdup(open + 1), '.', &parts) ||
+			list_length(parts) < 1 || list_length(parts) > 2)
+			*other_arguments = true;
+		else
+		{
+			arguments = (char *) llast(parts);
+			*other_arguments = strcmp(arguments, "text") != 0 ||
+				(list_length(parts) == 2 && strcmp((char *) linitial(parts), "pg_catalog") != 0);
+		}
+	}
+	if (!SplitIdentifierString(names, '.', &parts) || list_length(parts) < 1 || list_length(parts) > 2)
+		return NULL;
+	if (list_length(parts) == 2)
+		*schema = (char *) linitial(parts);
+	return (char *) llast(parts);
+}
+
+/* Is it f(text) returning interval or void, and a plain function? */
+static bool
+is_reconciler(Oid function)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Form_pg_proc form;
+	bool		good;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	good = form->prokind == PROKIND_FUNCTION && !form->proretset && form->pronargs == 1 &&
+		form->proargtypes.values[0] == TEXTOID &&
+		(form->prorettype == INTERVALOID || form->prorettype == VOIDOID);
+	ReleaseSysCache(tuple);
+	return good;
+}
+
+Oid
+loop_resolve_function(const char *signature)
+{
+	char	   *schema;
+	char	   *name;
+	bool		other_arguments;
+	Oid			namespace;
+	Oid			function;
+	Oid			types[] = {TEXTOID};
+
+	name = split_signature(signature, &schema, &other_arguments);
+	if (name == NULL || schema == NULL || other_arguments)
+		return InvalidOid;
+	namespace = get_namespace_oid(schema, true);
+	if (!OidIsValid(namespace))
+		return InvalidOid;
+	function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum(name),
+							   PointerGetDatum(buildoidvector(types, 1)), ObjectIdGetDatum(namespace));
+
+	/* made anew since: a result of another type must not be read as an interval */
+	return is_reconciler(function) ? function : InvalidOid;
+}
+
+LoopFunctionProblem
+loop_function_problem(Oid function, Oid owner)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	Oid			function_owner;
+
+	if (!HeapTupleIsValid(tuple))
+		return LOOP_FUNCTION_GONE;
+	function_owner = ((Form_pg_proc) GETSTRUCT(tuple))->proowner;
+	ReleaseSysCache(tuple);
+
+	if (!compat_proc_execute_ok(function, owner))
+		return LOOP_FUNCTION_NO_EXECUTE;
+	if (function_owner != owner && !superuser_arg(function_owner))
+		return LOOP_FUNCTION_FOREIGN;
+	return LOOP_FUNCTION_OK;
+}
+
+static void
+wrong_shape(void)
+{
+	arg_invalid("reconciler", "is not a reconciler function",
+				"It takes one argument of type text and returns interval or void; it is no procedure, aggregate, window or set-returning function.");
+}
+
+/* Looks up what the caller named, with his search path. */
+static Oid
+find_function(const char *text)
+{
+	char	   *schema;
+	char	   *name;
+	bool		other_arguments;
+	List	   *names;
+	FuncCandidateList candidates;
+	Oid			function = InvalidOid;
+
+	name = split_signature(text, &schema, &other_arguments);
+	if (name == NULL)
+		arg_invalid("reconciler", "is not the name of a function",
+					"Write it like 'app.drive' or 'app.drive(text)'.");
+	names = list_make1(makeString(name));
+	if (schema != NULL)
+		names = lcons(makeString(schema), names);
+	candidates = FuncnameGetCandidates(names, -1, NIL, false, false, false, true);
+	if (candidates == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				 errmsg("function \"%s\" does not exist", text),
+				 errdetail("The argument \"reconciler\" names it."),
+				 errhint("Write its schema if that is not in your search_path.")));
+	for (FuncCandidateList c = candidates; c != NULL && !other_arguments; c = c->next)
+	{
+		if (c->nargs == 1 && c->args[0] == TEXTOID)
+			function = c->oid;
+	}
+	if (!is_reconciler(function))
+		wrong_shape();
+	return function;
+}
+
+/* Resolves the reconciler into rules->reconciler; rules->owner is known. */
+static void
+set_reconciler(LoopRules *rules, const char *text)
+{
+	Oid			function = find_function(text);
+	Oid			namespace = get_func_namespace(function);
+	char	   *signature;
+
+	if (isAnyTempNamespace(namespace))
+		arg_invalid("reconciler", "is a temporary function", "It must be there for other sessions too.");
+	signature = psprintf("%s(text)", quote_qualified_identifier(get_namespace_name(namespace),
+																  get_func_name(function)));
+	if (strlen(signature) >= SIGNATURE_MAX)
+		arg_invalid("reconciler", "has too long a name",
+					psprintf("With its schema, quotes and argument it is at most %d bytes.", SIGNATURE_MAX - 1));
+
+	switch (loop_function_problem(function, rules->owner))
+	{
+		case LOOP_FUNCTION_OK:
+			break;
+		case LOOP_FUNCTION_NO_EXECUTE:
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("permission denied for function %s", signature),
+					 errdetail("The loop's owner \"%s\" may not execute it.", GetUserNameFromId(rules->owner, false)),
+					 errhint("Grant EXECUTE on the function to the owner of the loop.")));
+			break;
+		case LOOP_FUNCTION_FOREIGN:
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("function %s belongs to another role", signature),
+					 errdetail("Its owner could run anything as the loop's owner \"%s\".",
+							   GetUserNameFromId(rules->owner, false)),
+					 errhint("The function must belong to the loop's owner or to a superuser.")));
+			break;
+		case LOOP_FUNCTION_GONE:
+			elog(ERROR, "cache lookup failed for function %u", function);
+	}
+	strlcpy(rules->reconciler, signature, sizeof(rules->reconciler));
+}
+
+/* ----------------------------------------------------------------
+ * Options
+ * ----------------------------------------------------------------
+ */
+
+typedef enum OptionType
+{
+	OPTION_TEXT,
+	OPTION_NAME,
+	OPTION_DURATION,
+	OPTION_INTEGER,
+	OPTION_FRACTION,
+	OPTION_BOOLEAN
+} OptionType;
+
+/* In the order of create_loop()'s arguments, which begin after loop_name. */
+typedef enum OptionId
+{
+	OPT_RECONCILER,
+	OPT_LISTER,
+	OPT_RESYNC_EVERY,
+	OPT_DEFAULT_REQUEUE,
+	OPT_CONCURRENCY,
+	OPT_BACKOFF_BASE,
+	OPT_BACKOFF_MAX,
+	OPT_BACKOFF_JITTER,
+	OPT_MAX_ATTEMPTS,
+	OPT_TIMEOUT,
+	OPT_LEASE_TTL,
+	OPT_RENEW_EVERY,
+	OPT_REPOSITORY,
+	OPT_OWNER,
+	OPT_ENABLED
+} OptionId;
+
+#define OPTIONS		(OPT_ENABLED + 1)
+
+static const struct
+{
+	const char *name;
+	OptionType	type;
+	bool		nullable;
+	size_t		offset;			/* of a duration in LoopRules */
+}			options[OPTIONS] = {
+	[OPT_RECONCILER] = {"reconciler", OPTION_TEXT, true, 0},
+	[OPT_LISTER] = {"lister", OPTION_TEXT, true, 0},
+	[OPT_RESYNC_EVERY] = {"resync_every", OPTION_DURATION, true, 0},
+	[OPT_DEFAULT_REQUEUE] = {"default_requeue", OPTION_DURATION, true, offsetof(LoopRules, default_requeue_ms)},
+	[OPT_CONCURRENCY] = {"concurrency", OPTION_INTEGER, false, 0},
+	[OPT_BACKOFF_BASE] = {"backoff_base", OPTION_DURATION, false, offsetof(LoopRules, backoff_base_ms)},
+	[OPT_BACKOFF_MAX] = {"backoff_max", OPTION_DURATION, false, offsetof(LoopRules, backoff_max_ms)},
+	[OPT_BACKOFF_JITTER] = {"backoff_jitter", OPTION_FRACTION, false, 0},
+	[OPT_MAX_ATTEMPTS] = {"max_attempts", OPTION_INTEGER, true, 0},
+	[OPT_TIMEOUT] = {"timeout", OPTION_DURATION, true, offsetof(LoopRules, timeout_ms)},
+	[OPT_LEASE_TTL] = {"lease_ttl", OPTION_DURATION, true, offsetof(LoopRules, lease_ttl_ms)},
+	[OPT_RENEW_EVERY] = {"renew_every", OPTION_DURATION, true, offsetof(LoopRules, renew_every_ms)},
+	[OPT_REPOSITORY] = {"repository", OPTION_TEXT, true, 0},
+	[OPT_OWNER] = {"owner", OPTION_NAME, true, 0},
+	[OPT_ENABLED] = {"enabled", OPTION_BOOLEAN, false, 0}
+};
+
+/* What a call says of one option, whichever function it called. */
+typedef struct OptionValue
+{
+	bool		given;
+	bool		isnull;
+	const char *text;			/* OPTION_TEXT, OPTION_NAME */
+	const Interval *interval;
+	int32		integer;
+	double		fraction;
+	bool		boolean;
+} OptionValue;
+
+static void
+not_yet(OptionId id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("the option \"%s\" is not supported yet", options[id].name),
+			 errhint("Leave out \"%s\", or pass NULL.", options[id].name)));
+}
+
+/* Sets what is a plain value; owner and reconciler come after, in that order. */
+static void
+set_option(LoopRules *rules, OptionId id, const OptionValue *value)
+{
+	if (value->isnull && !options[id].nullable)
+		arg_null(options[id].name);
+
+	switch (id)
+	{
+		case OPT_CONCURRENCY:
+			if (value->integer < 1 || value->integer > CONCURRENCY_MAX)
+				arg_invalid("concurrency", "is out of range",
+							psprintf("It is 1 to %d.", CONCURRENCY_MAX));
+			rules->concurrency = value->integer;
+			break;
+		case OPT_MAX_ATTEMPTS:
+			if (!value->isnull && value->integer < 1)
+				arg_invalid("max_attempts", "is out of range", "It is 1 or more; NULL means without limit.");
+			rules->max_attempts = value->isnull ? -1 : value->integer;
+			break;
+		case OPT_BACKOFF_JITTER:
+			/* written so that NaN is refused */
+			if (!(value->fraction >= 0 && value->fraction <= 1))
+				arg_invalid("backoff_jitter", "is out of range", "It is 0 to 1.");
+			rules->backoff_jitter = value->fraction;
+			break;
+		case OPT_ENABLED:
+			rules->enabled = value->boolean;
+			break;
+		case OPT_RESYNC_EVERY:
+			if (!value->isnull)
+				(void) duration_value(value->interval, options[id].name, false);
+			break;
+		case OPT_DEFAULT_REQUEUE:
+		case OPT_BACKOFF_BASE:
+		case OPT_BACKOFF_MAX:
+		case OPT_TIMEOUT:
+		case OPT_LEASE_TTL:
+		case OPT_RENEW_EVERY:
+			*(int64 *) ((char *) rules + options[id].offset) =
+				value->isnull ? -1 : duration_value(value->interval, options[id].name, false);
+			break;
+		case OPT_RECONCILER:
+		case OPT_LISTER:
+		case OPT_REPOSITORY:
+		case OPT_OWNER:
+			break;
+	}
+}
+
+static void
+require_set_role(Oid owner)
+{
+	if (!compat_member_can_set_role(GetUserId(), owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be able to SET ROLE \"%s\"", GetUserNameFromId(owner, false)),
+				 errdetail("The functions of a loop run as its owner.")));
+}
+
+static bool
+can_login(Oid role)
+{
+	HeapTuple	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
+	bool		can = HeapTupleIsValid(tuple) && ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin;
+
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return can;
+}
+
+/* An executor connects as the owner. */
+static void
+require_connect(Oid owner)
+{
+	if (COMPAT_OWNER_NEEDS_LOGIN && !can_login(owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("role \"%s\" cannot log in", GetUserNameFromId(owner, false)),
+				 errdetail("The functions of a loop run in a connection of its owner."),
+				 errhint("Run ALTER ROLE ... LOGIN, or name another \"owner\".")));
+	if (!compat_database_connect_ok(MyDatabaseId, owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("role \"%s\" cannot connect to this database", GetUserNameFromId(owner, false)),
+				 errdetail("The functions of a loop run in a connection of its owner."),
+				 errhint("Run GRANT CONNECT ON DATABASE ... TO ..., or name another \"owner\".")));
+}
+
+/* Fills *rules from what was given, and checks the whole. */
+static void
+set_options(LoopRules *rules, const OptionValue *values)
+{
+	bool		owner_given = values[OPT_OWNER].given;
+	bool		reconciler_given = values[OPT_RECONCILER].given;
+
+	for (int id = 0; id < OPTIONS; id++)
+	{
+		if (values[id].given)
+			set_option(rules, (OptionId) id, &values[id]);
+	}
+
+	if (rules->backoff_base_ms > rules->backoff_max_ms)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"backoff_base\" must not be more than \"backoff_max\""),
+				 errdetail("They are " INT64_FORMAT " ms and " INT64_FORMAT " ms.",
+						   rules->backoff_base_ms, rules->backoff_max_ms)));
+	if (rules->renew_every_ms >= 0 && rules->lease_ttl_ms < 0)
+		arg_invalid("renew_every", "needs \"lease_ttl\"", "A loop without a lease renews nothing.");
+	if (rules->renew_every_ms > rules->lease_ttl_ms / 2 && rules->lease_ttl_ms >= 0)
+		arg_invalid("renew_every", "is more than half of \"lease_ttl\"",
+					"Leave time for a second attempt: it is at most lease_ttl / 2.");
+	if (values[OPT_REPOSITORY].given && !values[OPT_REPOSITORY].isnull && rules->lease_ttl_ms < 0)
+		arg_invalid("repository", "needs \"lease_ttl\"", "A repository takes the writes that the lease's epoch fences.");
+	for (int id = 0; id < OPTIONS; id++)
+	{
+		if ((id == OPT_LISTER || id == OPT_RESYNC_EVERY || id == OPT_REPOSITORY) &&
+			values[id].given && !values[id].isnull)
+			not_yet((OptionId) id);
+	}
+
+	if (owner_given)
+		rules->owner = values[OPT_OWNER].isnull ? GetUserId() : get_role_oid(values[OPT_OWNER].text, false);
+
+	/* who chooses the function chooses what runs as the owner */
+	if (owner_given || reconciler_given)
+		require_set_role(rules->owner);
+	if (reconciler_given && values[OPT_RECONCILER].isnull)
+		rules->reconciler[0] = '\0';
+	else if (reconciler_given)
+		set_reconciler(rules, values[OPT_RECONCILER].text);
+	else if (owner_given && rules->reconciler[0] != '\0')
+		set_reconciler(rules, rules->reconciler);
+	if ((owner_given || reconciler_given) && rules->reconciler[0] != '\0')
+		require_connect(rules->owner);
+}
+
+/* Runs an INSERT or UPDATE of the loop; false: it did nothing. */
+static bool
+write_loop(int plan, const LoopRules *rules)
+{
+	SqlScope	scope;
+	Datum		values[WRITE_ARGS];
+	char		nulls[WRITE_ARGS + 1];
+	bool		written;
+
+	memset(nulls, ' ', WRITE_ARGS);
+	nulls[WRITE_ARGS] = '\0';
+	values[0] = CStringGetTextDatum(rules->loop_name);
+	values[1] = ObjectIdGetDatum(rules->owner);
+	values[2] = CStringGetTextDatum(rules->reconciler);
+	if (rules->reconciler[0] == '\0')
+		nulls[2] = 'n';
+	values[3] = Int64GetDatum(rules->default_requeue_ms);
+	values[4] = Int64GetDatum(rules->backoff_base_ms);
+	values[5] = Int64GetDatum(rules->backoff_max_ms);
+	values[6] = Float8GetDatum(rules->backoff_jitter);
+	values[7] = Int64GetDatum(rules->timeout_ms);
+	values[8] = Int64GetDatum(rules->lease_ttl_ms);
+	values[9] = Int64GetDatum(rules->renew_every_ms);
+	values[10] = Int32GetDatum(rules->max_attempts);
+	values[11] = Int32GetDatum(rules->concurrency);
+	values[12] = BoolGetDatum(rules->enabled);
+	values[13] = TimestampTzGetDatum(clock_now());
+	if (rules->default_requeue_ms < 0)
+		nulls[3] = 'n';
+	if (rules->timeout_ms < 0)
+		nulls[7] = 'n';
+	if (rules->lease_ttl_ms < 0)
+		nulls[8] = 'n';
+	if (rules->renew_every_ms < 0)
+		nulls[9] = 'n';
+	if (rules->max_attempts < 0)
+		nulls[10] = 'n';
+
+	sql_begin(&scope);
+	written = sql_run_latest(&plans[plan], values, nulls) > 0;
+	sql_end(&scope);
+	return written;
+}
+
+/* ----------------------------------------------------------------
+ * SQL functions
+ * ----------------------------------------------------------------
+ */
+
+static void
+option_from_argument(FunctionCallInfo fcinfo, OptionId id, OptionValue *value)
+{
+	int			n = id + 1;
+
+	value->given = true;
+	value->isnull = PG_ARGISNULL(n);
+	if (value->isnull)
+		return;
+	switch (options[id].type)
+	{
+		case OPTION_TEXT:
+			value->text = text_to_cstring(PG_GETARG_TEXT_PP(n));
+			break;
+		case OPTION_NAME:
+			value->text = NameStr(*PG_GETARG_NAME(n));
+			break;
+		case OPTION_DURATION:
+			value->interval = PG_GETARG_INTERVAL_P(n);
+			break;
+		case OPTION_INTEGER:
+			value->integer = PG_GETARG_INT32(n);
+			break;
+		case OPTION_FRACTION:
+			value->fraction = PG_GETARG_FLOAT8(n);
+			break;
+		case OPTION_BOOLEAN:
+			value->boolean = PG_GETARG_BOOL(n);
+			break;
+	}
+}
+
+PG_FUNCTION_INFO_V1(reconcile_create_loop);
+Datum
+reconcile_create_loop(PG_FUNCTION_ARGS)
+{
+	LoopRules	rules = {0};
+	OptionValue values[OPTIONS] = {0};
+	char	   *loop_name;
+	char	   *if_exists;
+
+	require_primary("create_loop");
+	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
+	if_exists = text_arg(fcinfo, OPTIONS + 1, "if_exists");
+	if (strcmp(if_exists, "error") != 0 && strcmp(if_exists, "keep") != 0 && strcmp(if_exists, "replace") != 0)
+		arg_invalid("if_exists", "is not one of its values", "It is error, keep or replace.");
+	access_require(CAP_DEFINE, loop_name);
+
+	strlcpy(rules.loop_name, loop_name, sizeof(rules.loop_name));
+	for (int id = 0; id < OPTIONS; id++)
+		option_from_argument(fcinfo, (OptionId) id, &values[id]);
+	set_options(&rules, values);
+
+	if (!write_loop(PLAN_INSERT, &rules))
+	{
+		if (strcmp(if_exists, "error") == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_DUPLICATE_OBJECT),
+					 errmsg("loop \"%s\" already exists", loop_name),
+					 errhint("Pass if_exists => 'keep' or 'replace', or use reconcile.alter_loop().")));
+		if (strcmp(if_exists, "keep") == 0)
+		{
+			ereport(NOTICE,
+					(errcode(ERRCODE_DUPLICATE_OBJECT),
+					 errmsg("loop \"%s\" already exists, kept as it is", loop_name)));
+			PG_RETURN_VOID();
+		}
+		if (!write_loop(PLAN_UPDATE, &rules))
+			undefined_loop(loop_name);	/* dropped in between */
+	}
+	access_grant_owner(rules.owner);
+	wake_reload();
+	PG_RETURN_VOID();
+}
+
+/* interval_in() has SQLSTATEs of its own; all of them mean a bad value here. */
+static const Interval *
+interval_from_text(const char *text, const char *key)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile Datum value = (Datum) 0;
+
+	PG_TRY();
+	{
+		value = DirectFunctionCall3(interval_in, CStringGetDatum(text), ObjectIdGetDatum(InvalidOid),
+									Int32GetDatum(-1));
+	}
+	PG_CATCH();
+	{
+		if (ERRCODE_TO_CATEGORY(geterrcode()) != ERRCODE_DATA_EXCEPTION)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		/* raised again at once: the transaction does not go on */
+		arg_invalid(key, "is no interval", "Write it like '30 s'.");
+	}
+	PG_END_TRY();
+	return DatumGetIntervalP(value);
+}
+
+static void
+wrong_type(const char *key, const char *expected)
+{
+	arg_invalid(key, "has a value of another JSON type", expected);
+}
+
+static void
+option_from_json(const JsonbValue *json, OptionId id, OptionValue *value)
+{
+	const char *key = options[id].name;
+
+	value->given = true;
+	value->isnull = json->type == jbvNull;
+	if (value->isnull)
+		return;
+	switch (options[id].type)
+	{
+		case OPTION_TEXT:
+		case OPTION_NAME:
+		case OPTION_DURATION:
+			if (json->type != jbvString)
+				wrong_type(key, options[id].type == OPTION_DURATION ?
+						   "It is null or a string like \"30 s\"." : "It is null or a string.");
+			value->text = pnstrdup(json->val.string.val, json->val.string.len);
+			if (options[id].type == OPTION_DURATION)
+				value->interval = interval_from_text(value->text, key);
+			break;
+		case OPTION_INTEGER:
+			{
+				char	   *digits;
+				char	   *end;
+				long		number;
+
+				if (json->type != jbvNumeric)
+					wrong_type(key, "It is an integer.");
+				digits = DatumGetCString(DirectFunctionCall1(numeric_out, NumericGetDatum(json->val.numeric)));
+				errno = 0;
+				number = strtol(digits, &end, 10);
+				if (*end != '\0')
+					wrong_type(key, "It is an integer.");
+				if (errno != 0 || number < PG_INT32_MIN || number > PG_INT32_MAX)
+					arg_invalid(key, "is out of range", "It is an integer of 32 bits.");
+				value->integer = (int32) number;
+				break;
+			}
+		case OPTION_FRACTION:
+			if (json->type != jbvNumeric)
+				wrong_type(key, "It is a number.");
+			value->fraction = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
+																 NumericGetDatum(json->val.numeric)));
+			break;
+		case OPTION_BOOLEAN:
+			if (json->type != jbvBool)
+				wrong_type(key, "It is true or false.");
+			value->boolean = json->val.boolean;
+			break;
+	}
+}
+
+static void
+options_from_json(Jsonb *changes, OptionValue *values)
+{
+	JsonbIterator *iterator;
+	JsonbIteratorToken token;
+	JsonbValue	json;
+
+	if (!JB_ROOT_IS_OBJECT(changes))
+		arg_invalid("changes", "must be a JSON object", "Its keys are options of reconcile.create_loop().");
+	iterator = JsonbIteratorInit(&changes->root);
+	while ((token = JsonbIteratorNext(&iterator, &json, true)) != WJB_DONE)
+	{
+		char	   *key;
+		int			id;
+
+		if (token != WJB_KEY)
+			continue;
+		key = pnstrdup(json.val.string.val, json.val.string.len);
+		for (id = 0; id < OPTIONS; id++)
+		{
+			if (strcmp(key, options[id].name) == 0)
+				break;
+		}
+		if (id == OPTIONS)
+			arg_invalid("changes", psprintf("has the unknown key \"%s\"", key),
+						"Its keys are the arguments of reconcile.create_loop(), but for loop_name and if_exists.");
+		token = JsonbIteratorNext(&iterator, &json, true);
+		Assert(token == WJB_VALUE);
+		option_from_json(&json, (OptionId) id, &values[id]);
+	}
+}
+
+PG_FUNCTION_INFO_V1(reconcile_alter_loop);
+Datum
+reconcile_alter_loop(PG_FUNCTION_ARGS)
+{
+	LoopRules	rules;
+	OptionValue values[OPTIONS] = {0};
+	char	   *loop_name;
+
+	require_primary("alter_loop");
+	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
+	if (PG_ARGISNULL(1))
+		arg_null("changes");
+	access_require(CAP_DEFINE, loop_name);
+	if (!read_one(PLAN_LOCK, loop_name, &rules))
+		undefined_loop(loop_name);
+	options_from_json(PG_GETARG_JSONB_P(1), values);
+	set_options(&rules, values);
+	write_loop(PLAN_UPDATE, &rules);
+	if (values[OPT_OWNER].given)
+		access_grant_owner(rules.owner);
+	wake_reload();
+	PG_RETURN_VOID();
+}
+
+/* Deletes a loop's marks: one at a time, as a scan comes by them. */
+static void
+delete_mark_of_loop(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
+{
+	if (strcmp(loop_name, (const char *) arg) == 0)
+		mark_delete(loop_name, entity_id, ref, 1);
+}
+
+PG_FUNCTION_INFO_V1(reconcile_drop_loop);
+Datum
+reconcile_drop_loop(PG_FUNCTION_ARGS)
+{
+	SqlScope	scope;
+	Snapshot	snapshot;
+	char	   *loop_name;
+	Datum		value;
+
+	require_primary("drop_loop");
+	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
+	access_require(CAP_DEFINE, loop_name);
+
+	value = CStringGetTextDatum(loop_name);
+	sql_begin(&scope);
+	if (sql_run_latest(&plans[PLAN_DELETE], &value, NULL) == 0)
+		undefined_loop(loop_name);
+	sql_run_latest(&plans[PLAN_DELETE_ENTITIES], &value, NULL);
+	sql_end(&scope);
+
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	mark_scan_all(snapshot, delete_mark_of_loop, loop_name);
+	UnregisterSnapshot(snapshot);
+	watch_drop_all(loop_name);
+	wake_reload();
+	PG_RETURN_VOID();
+}

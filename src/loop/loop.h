@@ -1,0 +1,69 @@
+/*
+ * loop.h
+ *		What a loop is: its options, as captured for a run.
+ */
+#ifndef RECONCILE_LOOP_H
+#define RECONCILE_LOOP_H
+
+#include "core/ident.h"
+
+#define SIGNATURE_MAX	320		/* bytes of a stored function signature, with its end */
+
+/*
+ * The options of a loop; a plain value, fit for shared memory.  A run keeps
+ * those that it began with.  Durations in ms; -1 is the NULL of the option.
+ */
+typedef struct LoopRules
+{
+	char		loop_name[RECONCILER_ID_MAX + 1];
+	char		reconciler[SIGNATURE_MAX];	/* '' = outside workers only */
+	Oid			owner;
+	int64		default_requeue_ms;
+	int64		backoff_base_ms;
+	int64		backoff_max_ms;
+	double		backoff_jitter;
+	int64		timeout_ms;
+	int64		lease_ttl_ms;
+	int64		renew_every_ms;
+	int32		max_attempts;	/* -1 = no limit */
+	int32		concurrency;
+	bool		enabled;
+	bool		paused;
+} LoopRules;
+
+/* Reads one loop with the newest snapshot; false: there is none of that name. */
+extern bool loop_read(const char *loop_name, LoopRules *rules);
+
+/*
+ * Reads all loops, ordered by name, into a palloc'd array.  "owner" narrows it
+ * to the loops that this role owns (InvalidOid: all).
+ */
+extern int	loop_read_all(Oid owner, LoopRules **rules);
+
+/* 42704 unless there is a loop of that name; fills *rules. */
+extern void loop_require(const char *loop_name, LoopRules *rules);
+
+/* Is there a loop of that name, and whose?  One index probe with the newest snapshot. */
+extern bool loop_find_owner(const char *loop_name, Oid *owner);
+
+/* 42501 unless the current role may trigger the loop, 42704 unless there is one. */
+extern void loop_require_trigger(const char *loop_name);
+
+/*
+ * The reconciler's oid by its stored signature; InvalidOid if it is gone, or is
+ * no longer f(text) returning interval or void.  No error, no rights needed.
+ */
+extern Oid	loop_resolve_function(const char *signature);
+
+/* What stands against running the function as the loop's owner. */
+typedef enum LoopFunctionProblem
+{
+	LOOP_FUNCTION_OK,
+	LOOP_FUNCTION_GONE,
+	LOOP_FUNCTION_NO_EXECUTE,	/* the owner may not execute it */
+	LOOP_FUNCTION_FOREIGN		/* it is neither his nor a superuser's: its owner could run anything as him */
+} LoopFunctionProblem;
+
+extern LoopFunctionProblem loop_function_problem(Oid function, Oid owner);
+
+#endif							/* RECONCILE_LOOP_H */

@@ -1,0 +1,127 @@
+-- loop.sql: loops, and what is remembered of their entities
+
+CREATE TABLE reconcile.loop (
+    loop_name          text COLLATE "C" PRIMARY KEY,
+    owner              pg_catalog.regrole NOT NULL,
+    reconciler         text,
+    lister             text,
+    repository         text,
+    resync_every_ms    bigint,
+    default_requeue_ms bigint,
+    concurrency        int NOT NULL,
+    backoff_base_ms    bigint NOT NULL,
+    backoff_max_ms     bigint NOT NULL,
+    backoff_jitter     float8 NOT NULL,
+    max_attempts       int,
+    timeout_ms         bigint,
+    lease_ttl_ms       bigint,
+    renew_every_ms     bigint,
+    enabled            boolean NOT NULL,
+    paused             boolean NOT NULL DEFAULT false,
+    created_at         timestamptz NOT NULL
+) USING heap;
+COMMENT ON TABLE reconcile.loop IS 'Loops and their options; functions are stored as signatures, durations in milliseconds.';
+SELECT pg_catalog.pg_extension_config_dump('reconcile.loop', '');
+
+-- A row only for what must outlive the next look: failures, and death.
+CREATE TABLE reconcile.entity (
+    loop_name      text COLLATE "C" NOT NULL,
+    entity_id      text COLLATE "C" NOT NULL,
+    failures       int NOT NULL,
+    died_of        text,                    -- permanent, attempts, crash; NULL = alive
+    last_sqlstate  text NOT NULL,
+    last_error     text NOT NULL,
+    last_failed_at timestamptz NOT NULL,
+    PRIMARY KEY (loop_name, entity_id)
+) USING heap WITH (fillfactor = 70);
+COMMENT ON TABLE reconcile.entity IS
+'What is remembered of an entity beyond its next look: consecutive failures, the last error, and why it is dead.';
+SELECT pg_catalog.pg_extension_config_dump('reconcile.entity', '');
+
+-- create_loop() and alter_loop() have no search path of their own: they resolve
+-- the names in their arguments by the caller's.  The hot functions have none
+-- either, as they run no SQL by name.
+CREATE FUNCTION reconcile.create_loop(
+    loop_name       text,
+    reconciler      text DEFAULT NULL,
+    lister          text DEFAULT NULL,
+    resync_every    interval DEFAULT NULL,
+    default_requeue interval DEFAULT '30 s',
+    concurrency     int DEFAULT 1,
+    backoff_base    interval DEFAULT '5 ms',
+    backoff_max     interval DEFAULT '1000 s',
+    backoff_jitter  float8 DEFAULT 0,
+    max_attempts    int DEFAULT NULL,
+    timeout         interval DEFAULT NULL,
+    lease_ttl       interval DEFAULT NULL,
+    renew_every     interval DEFAULT NULL,
+    repository      text DEFAULT NULL,
+    owner           name DEFAULT NULL,
+    enabled         boolean DEFAULT true,
+    if_exists       text DEFAULT 'error') RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'reconcile_create_loop';
+COMMENT ON FUNCTION reconcile.create_loop(text, text, text, interval, interval, int, interval, interval, float8, int, interval, interval, interval, text, name, boolean, text) IS
+'Defines a loop whose reconciler f(entity_id text) RETURNS interval or void runs as the owner for each entity that is due. 22004, 22023 bad option; 42883 no such function; 42704 no such owner; 42710 loop exists; 42501 no right; 55000 the owner cannot connect; 0A000 option not supported yet.';
+
+CREATE FUNCTION reconcile.alter_loop(loop_name text, changes jsonb) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'reconcile_alter_loop';
+COMMENT ON FUNCTION reconcile.alter_loop(text, jsonb) IS
+'Changes options of a loop: keys are arguments of create_loop, intervals are strings, null is the NULL of the option, and a key that is absent stays as it is; a run in flight keeps the old. 22004, 22023 bad option or unknown key; 42704 no such loop; others as create_loop.';
+
+CREATE FUNCTION reconcile.drop_loop(loop_name text) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_drop_loop';
+COMMENT ON FUNCTION reconcile.drop_loop(text) IS
+'Drops a loop with its marks, its entities'' state and its watch triggers; its lease and the lease''s history stay. 22004, 22023 bad argument; 42501 no right; 42704 no such loop.';
+
+CREATE FUNCTION reconcile.pause_loop(loop_name text) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_pause_loop';
+COMMENT ON FUNCTION reconcile.pause_loop(text) IS
+'Lets no run of the loop begin until resume_loop; marks keep coming in, and runs in flight finish. 22004, 22023 bad argument; 42501 no right; 42704 no such loop.';
+
+CREATE FUNCTION reconcile.resume_loop(loop_name text) RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_resume_loop';
+COMMENT ON FUNCTION reconcile.resume_loop(text) IS
+'Ends what pause_loop began. 22004, 22023 bad argument; 42501 no right; 42704 no such loop.';
+
+CREATE FUNCTION reconcile.enqueue(loop_name text, entity_id text, delay interval DEFAULT '0 s') RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'reconcile_enqueue';
+COMMENT ON FUNCTION reconcile.enqueue(text, text, interval) IS
+'Triggers an entity: once this commits, a run begins that sees it, not before delay (0 to 366 days) has passed; never waits for another enqueue. 22004, 22023 bad argument; 42501 no right; 42704 no such loop.';
+
+CREATE FUNCTION reconcile.enqueue_many(loop_name text, entity_ids text[], delay interval DEFAULT '0 s', spread interval DEFAULT '0 s')
+    RETURNS bigint
+    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'reconcile_enqueue_many';
+COMMENT ON FUNCTION reconcile.enqueue_many(text, text[], interval, interval) IS
+'Triggers each distinct entity of the array (at most 1,000,000), each after delay and a random part of spread, and returns how many. 22004 NULL or a NULL element; 2202E more than one dimension; 22023 bad argument; 42501 no right; 42704 no such loop.';
+
+CREATE FUNCTION reconcile.revive(loop_name text, entity_id text) RETURNS boolean
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_revive';
+COMMENT ON FUNCTION reconcile.revive(text, text) IS
+'Makes a dead entity due now, with no failures counted; false, without effect, if it is not dead. 22004, 22023 bad argument; 42501 no right; 42704 no such loop.';
+
+CREATE FUNCTION reconcile.forget(loop_name text, entity_id text) RETURNS boolean
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_forget';
+COMMENT ON FUNCTION reconcile.forget(text, text) IS
+'Deletes the marks and the state of an entity, and says whether there were any; marks that commit later survive, and a run in flight finishes. 22004, 22023 bad argument; 42501 no right; 42704 no such loop.';
+
+CREATE FUNCTION reconcile.permanent_error(message text) RETURNS interval
+    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'reconcile_permanent_error';
+COMMENT ON FUNCTION reconcile.permanent_error(text) IS
+'Never returns: raises RC004, by which a reconciler says that another attempt is of no use. 22004 NULL message.';
+
+CREATE FUNCTION reconcile.current_run()
+    RETURNS TABLE (loop_name text, entity_id text, epoch bigint, attempt int, deadline timestamptz)
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    AS 'MODULE_PATHNAME', 'reconcile_current_run';
+COMMENT ON FUNCTION reconcile.current_run() IS
+'The run that this transaction is: its loop, entity, lease epoch (0: no lease), attempt (from 1) and deadline (NULL: none); no row outside a run.';

@@ -1,0 +1,301 @@
+/*
+ * manage.c
+ *		What users do with a loop and its entities: trigger, pause, revive, forget;
+ *		and what a reconciler function may ask and say.
+ *
+ * Triggers only append (mark.h), so they take no lock that another trigger
+ * holds.  Everything here tells the engine at commit.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "common/pg_prng.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+
+#include "core/access.h"
+#include "core/duration.h"
+#include "core/errors.h"
+#include "core/ident.h"
+#include "core/plan.h"
+#include "core/wake.h"
+#include "loop/idset.h"
+#include "loop/loop.h"
+#include "loop/mark.h"
+#include "loop/run.h"
+
+#define ENQUEUE_MANY_MAX	1000000
+
+enum
+{
+	PLAN_PAUSE,
+	PLAN_REVIVE,
+	PLAN_FORGET
+};
+
+static SqlPlan plans[] = {
+	[PLAN_PAUSE] = {
+		"UPDATE reconcile.loop SET paused = $2"
+		" WHERE loop_name OPERATOR(pg_catalog.=) $1 AND paused OPERATOR(pg_catalog.<>) $2",
+		2, {TEXTOID, BOOLOID}
+	},
+	[PLAN_REVIVE] = {
+		"DELETE FROM reconcile.entity WHERE loop_name OPERATOR(pg_catalog.=) $1"
+		" AND entity_id OPERATOR(pg_catalog.=) $2 AND died_of IS NOT NULL",
+		2, {TEXTOID, TEXTOID}
+	},
+	[PLAN_FORGET] = {
+		"DELETE FROM reconcile.entity WHERE loop_name OPERATOR(pg_catalog.=) $1"
+		" AND entity_id OPERATOR(pg_catalog.=) $2",
+		2, {TEXTOID, TEXTOID}
+	}
+};
+
+/* Runs a plan on (loop, second argument); did it change a row? */
+static bool
+change(int plan, const char *loop_name, Datum second)
+{
+	SqlScope	scope;
+	Datum		values[2];
+	bool		changed;
+
+	values[0] = CStringGetTextDatum(loop_name);
+	values[1] = second;
+	sql_begin(&scope);
+	changed = sql_run_latest(&plans[plan], values, NULL) > 0;
+	sql_end(&scope);
+	return changed;
+}
+
+/* ----------------------------------------------------------------
+ * Pause and resume
+ * ----------------------------------------------------------------
+ */
+
+static void
+set_paused(FunctionCallInfo fcinfo, const char *function, bool paused)
+{
+	char	   *loop_name;
+	LoopRules	rules;
+
+	require_primary(function);
+	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
+	access_require(CAP_OPERATE, loop_name);
+	loop_require(loop_name, &rules);
+	if (change(PLAN_PAUSE, loop_name, BoolGetDatum(paused)))
+		wake_reload();
+}
+
+PG_FUNCTION_INFO_V1(reconcile_pause_loop);
+Datum
+reconcile_pause_loop(PG_FUNCTION_ARGS)
+{
+	set_paused(fcinfo, "pause_loop", true);
+	PG_RETURN_VOID();
+}
+
+PG_FUNCTION_INFO_V1(reconcile_resume_loop);
+Datum
+reconcile_resume_loop(PG_FUNCTION_ARGS)
+{
+	set_paused(fcinfo, "resume_loop", false);
+	PG_RETURN_VOID();
+}
+
+/* ----------------------------------------------------------------
+ * Triggers
+ * ----------------------------------------------------------------
+ */
+
+PG_FUNCTION_INFO_V1(reconcile_enqueue);
+Datum
+reconcile_enqueue(PG_FUNCTION_ARGS)
+{
+	char	   *loop_name;
+	char	   *entity_id;
+	int64		delay_ms;
+
+	require_primary("enqueue");
+	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
+	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
+	delay_ms = duration_arg(fcinfo, 2, "delay", true);
+	loop_require_trigger(loop_name);
+	mark_insert(loop_name, entity_id, MARK_TRIGGER, clock_add_ms(clock_now(), delay_ms), true, NULL);
+	PG_RETURN_VOID();
+}
+
+/* The distinct entity ids of a text[] argument. */
+static void
+entity_ids_arg(FunctionCallInfo fcinfo, int n, const char *arg, IdSet *set)
+{
+	ArrayType  *array;
+	Datum	   *elements;
+	bool	   *nulls;
+	int			count;
+
+	if (PG_ARGISNULL(n))
+		arg_null(arg);
+	array = PG_GETARG_ARRAYTYPE_P(n);
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				 errmsg("argument \"%s\" must be a one-dimensional array", arg),
+				 errhint("It has %d dimensions.", ARR_NDIM(array))));
+	count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	if (count > ENQUEUE_MANY_MAX)
+		arg_invalid(arg, "has too many elements",
+					psprintf("It has at most %d; call again with the rest.", ENQUEUE_MANY_MAX));
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, &count);
+	idset_init(set, count);
+	for (int i = 0; i < count; i++)
+	{
+		char	   *id;
+
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("argument \"%s\" must not have null elements", arg),
+					 errhint("Element %d is null.", i + 1)));
+		id = TextDatumGetCString(elements[i]);
+		entity_id_check(id, arg);
+		idset_add(set, id);
+		pfree(id);
+	}
+}
+
+PG_FUNCTION_INFO_V1(reconcile_enqueue_many);
+Datum
+reconcile_enqueue_many(PG_FUNCTION_ARGS)
+{
+	char	   *loop_name;
+	IdSet		set;
+	int64		delay_ms;
+	int64		spread_ms;
+	TimestampTz *due_at = NULL;
+
+	require_primary("enqueue_many");
+	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
+	entity_ids_arg(fcinfo, 1, "entity_ids", &set);
+	delay_ms = duration_arg(fcinfo, 2, "delay", true);
+	spread_ms = duration_arg(fcinfo, 3, "spread", true);
+	loop_require_trigger(loop_name);
+
+	if (delay_ms > 0 || spread_ms > 0)
+	{
+		TimestampTz first = clock_add_ms(clock_now(), delay_ms);
+
+		due_at = palloc(sizeof(TimestampTz) * Max(set.n, 1));
+		for (int i = 0; i < set.n; i++)
+			due_at[i] = clock_add_ms(first, (int64) (pg_prng_double(&pg_global_prng_state) * spread_ms));
+	}
+	if (set.n > 0)
+		mark_insert_many(loop_name, set.n, set.ids, MARK_TRIGGER, due_at);
+	PG_RETURN_INT64(set.n);
+}
+
+/* ----------------------------------------------------------------
+ * Single entities
+ * ----------------------------------------------------------------
+ */
+
+PG_FUNCTION_INFO_V1(reconcile_revive);
+Datum
+reconcile_revive(PG_FUNCTION_ARGS)
+{
+	char	   *loop_name;
+	char	   *entity_id;
+	LoopRules	rules;
+
+	require_primary("revive");
+	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
+	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
+	access_require(CAP_OPERATE, loop_name);
+	loop_require(loop_name, &rules);
+	if (!change(PLAN_REVIVE, loop_name, CStringGetTextDatum(entity_id)))
+		PG_RETURN_BOOL(false);
+	mark_insert(loop_name, entity_id, MARK_TRIGGER, clock_now(), true, NULL);
+	PG_RETURN_BOOL(true);
+}
+
+typedef struct Forgetting
+{
+	const char *loop_name;
+	const char *entity_id;
+	int			deleted;
+} Forgetting;
+
+static void
+forget_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
+{
+	Forgetting *forgetting = arg;
+
+	if (strcmp(loop_name, forgetting->loop_name) == 0 && strcmp(entity_id, forgetting->entity_id) == 0)
+		forgetting->deleted += mark_delete(loop_name, entity_id, ref, 1);
+}
+
+PG_FUNCTION_INFO_V1(reconcile_forget);
+Datum
+reconcile_forget(PG_FUNCTION_ARGS)
+{
+	Forgetting	forgetting = {0};
+	Snapshot	snapshot;
+	char	   *loop_name;
+	char	   *entity_id;
+	LoopRules	rules;
+	bool		remembered;
+
+	require_primary("forget");
+	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
+	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
+	access_require(CAP_OPERATE, loop_name);
+	loop_require(loop_name, &rules);
+
+	remembered = change(PLAN_FORGET, loop_name, CStringGetTextDatum(entity_id));
+	forgetting.loop_name = loop_name;
+	forgetting.entity_id = entity_id;
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	mark_scan_all(snapshot, forget_mark, &forgetting);
+	UnregisterSnapshot(snapshot);
+	PG_RETURN_BOOL(remembered || forgetting.deleted > 0);
+}
+
+/* ----------------------------------------------------------------
+ * For reconciler functions
+ * ----------------------------------------------------------------
+ */
+
+PG_FUNCTION_INFO_V1(reconcile_permanent_error);
+Datum
+reconcile_permanent_error(PG_FUNCTION_ARGS)
+{
+	char	   *message = text_arg(fcinfo, 0, "message");
+
+	ereport(ERROR,
+			(errcode(ERRCODE_PERMANENT_FAILURE),
+			 errmsg("%s", message)));
+}
+
+PG_FUNCTION_INFO_V1(reconcile_current_run);
+Datum
+reconcile_current_run(PG_FUNCTION_ARGS)
+{
+	const LoopRun *run = run_current();
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	Datum		values[5];
+	bool		nulls[5] = {0};
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (run == NULL)
+		return (Datum) 0;
+	values[0] = CStringGetTextDatum(run->rules->loop_name);
+	values[1] = CStringGetTextDatum(run->entity_id);
+	values[2] = Int64GetDatum(run->epoch);
+	values[3] = Int32GetDatum(run->attempt);
+	values[4] = TimestampTzGetDatum(run->deadline);
+	nulls[4] = run->deadline == 0;
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	return (Datum) 0;
+}

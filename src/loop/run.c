@@ -1,0 +1,453 @@
+/*
+ * run.c
+ *		The run of one entity.
+ *
+ * Order: run lock (the caller's) -> marks -> entity -> fence -> the function ->
+ * marks deleted, next look inserted, entity.  All of it is one transaction: the
+ * run's effects, its acknowledgement and its next look commit together.
+ *
+ * A run answers the list of marks it was given and no other.  If none of them
+ * is there at the end, somebody forgot the entity meanwhile: the run finishes
+ * and remembers nothing.
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_type.h"
+#include "common/pg_prng.h"
+#include "fmgr.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+#include "utils/timeout.h"
+
+#include "core/compat.h"
+#include "core/duration.h"
+#include "core/errors.h"
+#include "core/plan.h"
+#include "fence/fence.h"
+#include "loop/run.h"
+
+#define ERROR_TEXT_MAX		4096	/* bytes kept of an error's message */
+#define TERMINATE_AFTER_MS	5000	/* from SIGINT at the timeout to SIGTERM */
+
+enum
+{
+	PLAN_ENTITY_READ,
+	PLAN_ENTITY_FAILED,
+	PLAN_ENTITY_DELETE
+};
+
+static SqlPlan plans[] = {
+	[PLAN_ENTITY_READ] = {
+		"SELECT e.failures, e.died_of FROM reconcile.entity e"
+		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) $2",
+		2, {TEXTOID, TEXTOID}
+	},
+	[PLAN_ENTITY_FAILED] = {
+		"INSERT INTO reconcile.entity AS e (loop_name, entity_id, failures, died_of, last_sqlstate, last_error, last_failed_at)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7)"
+		" ON CONFLICT (loop_name, entity_id) DO UPDATE SET failures = EXCLUDED.failures, died_of = EXCLUDED.died_of,"
+		" last_sqlstate = EXCLUDED.last_sqlstate, last_error = EXCLUDED.last_error, last_failed_at = EXCLUDED.last_failed_at",
+		7, {TEXTOID, TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID}
+	},
+	[PLAN_ENTITY_DELETE] = {
+		"DELETE FROM reconcile.entity e"
+		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) $2",
+		2, {TEXTOID, TEXTOID}
+	}
+};
+
+/* What the entity's row says. */
+typedef struct EntityFacts
+{
+	bool		remembered;		/* there is a row */
+	int			failures;
+	bool		dead;
+	bool		dead_of_crash;
+} EntityFacts;
+
+static LoopRun *current = NULL;
+
+/* ----------------------------------------------------------------
+ * Run lock
+ * ----------------------------------------------------------------
+ */
+
+bool
+run_lock(const char *loop_name, const char *entity_id, LOCKTAG *tag)
+{
+	lock_tag(tag, LOCK_KIND_RUN, loop_name, entity_id);
+	/* a session may not run it within its own run of it either */
+	if (compat_lock_held(tag, ExclusiveLock))
+		return false;
+	return LockAcquire(tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+void
+run_unlock(const LOCKTAG *tag)
+{
+	LockRelease(tag, ExclusiveLock, true);
+}
+
+/* ----------------------------------------------------------------
+ * Context and timeout
+ * ----------------------------------------------------------------
+ */
+
+static TimeoutId cancel_timeout = MAX_TIMEOUTS;
+static TimeoutId terminate_timeout;
+static volatile sig_atomic_t timed_out = false;
+
+static void
+cancel_handler(void)
+{
+	timed_out = true;
+	kill(MyProcPid, SIGINT);
+}
+
+static void
+terminate_handler(void)
+{
+	/* a session is its user's: he may be cancelled again, not ended */
+	kill(MyProcPid, MyBackendType == B_BG_WORKER ? SIGTERM : SIGINT);
+}
+
+static void
+run_over(void)
+{
+	if (current == NULL)
+		return;
+	if (current->deadline != 0)
+	{
+		disable_timeout(cancel_timeout, false);
+		disable_timeout(terminate_timeout, false);
+		/* it struck when the work was already done: nothing of it may hit what comes next */
+		if (timed_out)
+			QueryCancelPending = false;
+	}
+	current = NULL;
+}
+
+/* The context ends with the transaction: deferred triggers still belong to the run. */
+static void
+run_xact_callback(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
+		run_over();
+}
+
+static void
+run_begin(LoopRun *run)
+{
+	static bool registered = false;
+
+	if (!registered)
+	{
+		RegisterXactCallback(run_xact_callback, NULL);
+		cancel_timeout = RegisterTimeout(USER_TIMEOUT, cancel_handler);
+		terminate_timeout = RegisterTimeout(USER_TIMEOUT, terminate_handler);
+		registered = true;
+	}
+	timed_out = false;
+	run->deadline = 0;
+	current = run;
+	if (run->rules->timeout_ms > 0)
+	{
+		run->deadline = clock_add_ms(clock_now(), run->rules->timeout_ms);
+		enable_timeout_at(cancel_timeout, run->deadline);
+		enable_timeout_at(terminate_timeout, clock_add_ms(run->deadline, TERMINATE_AFTER_MS));
+	}
+}
+
+const LoopRun *
+run_current(void)
+{
+	return current;
+}
+
+bool
+run_timed_out(void)
+{
+	return timed_out;
+}
+
+/* ----------------------------------------------------------------
+ * Entity row
+ * ----------------------------------------------------------------
+ */
+
+static void
+entity_key(const LoopRun *run, Datum *values)
+{
+	values[0] = CStringGetTextDatum(run->rules->loop_name);
+	values[1] = CStringGetTextDatum(run->entity_id);
+}
+
+static EntityFacts
+entity_read(const LoopRun *run)
+{
+	EntityFacts facts = {0};
+	SqlScope	scope;
+	Datum		values[2];
+
+	entity_key(run, values);
+	sql_begin(&scope);
+	if (sql_run_latest(&plans[PLAN_ENTITY_READ], values, NULL) > 0)
+	{
+		bool		isnull;
+		Datum		died_of = sql_value(0, 2, &isnull);
+
+		facts.remembered = true;
+		facts.failures = DatumGetInt32(sql_value(0, 1, NULL));
+		facts.dead = !isnull;
+		facts.dead_of_crash = !isnull && strcmp(TextDatumGetCString(died_of), "crash") == 0;
+	}
+	sql_end(&scope);
+	return facts;
+}
+
+static void
+entity_forget(const LoopRun *run)
+{
+	SqlScope	scope;
+	Datum		values[2];
+
+	entity_key(run, values);
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_ENTITY_DELETE], values, NULL);
+	sql_end(&scope);
+}
+
+static void
+entity_failed(const LoopRun *run, const RunDecision *decision, const ErrorData *error)
+{
+	SqlScope	scope;
+	Datum		values[7];
+	char		nulls[7] = {' ', ' ', ' ', ' ', ' ', ' ', ' '};
+	const char *message = error->message != NULL ? error->message : "";
+	int			length = pg_mbcliplen(message, strlen(message), ERROR_TEXT_MAX);
+
+	entity_key(run, values);
+	values[2] = Int32GetDatum(decision->failures);
+	values[3] = decision->died_of ? CStringGetTextDatum(decision->died_of) : (Datum) 0;
+	nulls[3] = decision->died_of ? ' ' : 'n';
+	values[4] = CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));
+	/* an error that came from outside may be in any encoding */
+	values[5] = PointerGetDatum(cstring_to_text_with_len(message,
+														 pg_verify_mbstr(GetDatabaseEncoding(), message, length, true) ? length : 0));
+	values[6] = TimestampTzGetDatum(clock_now());
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_ENTITY_FAILED], values, nulls);
+	sql_end(&scope);
+}
+
+/* ----------------------------------------------------------------
+ * The run
+ * ----------------------------------------------------------------
+ */
+
+/* Which of the run's marks are still there, and is one of them a fresh trigger? */
+static bool
+any_mark_visible(const LoopRun *run, bool *triggered)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		any = false;
+
+	*triggered = false;
+	for (int i = 0; i < run->nmarks && !*triggered; i++)
+	{
+		if (any && run->marks[i].kind != MARK_TRIGGER)
+			continue;
+		if (mark_visible(run->rules->loop_name, run->entity_id, &run->marks[i], snapshot))
+		{
+			any = true;
+			*triggered = run->marks[i].kind == MARK_TRIGGER;
+		}
+	}
+	UnregisterSnapshot(snapshot);
+	return any;
+}
+
+static void
+call_reconciler(const LoopRun *run, Oid function, RunFacts *facts)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	FmgrInfo	flinfo;
+	Datum		result;
+	int64		ms;
+
+	fmgr_info(function, &flinfo);
+	InitFunctionCallInfoData(*fcinfo, &flinfo, 1, DEFAULT_COLLATION_OID, NULL, NULL);
+	fcinfo->args[0].value = CStringGetTextDatum(run->entity_id);
+	fcinfo->args[0].isnull = false;
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	result = FunctionCallInvoke(fcinfo);
+	PopActiveSnapshot();
+
+	facts->asked = false;
+	if (fcinfo->isnull || get_func_rettype(function) != INTERVALOID)
+		return;
+	switch (duration_check(DatumGetIntervalP(result), &ms))
+	{
+		case DURATION_OK:
+			facts->asked = true;
+			facts->asked_ms = ms;
+			break;
+		case DURATION_ZERO:
+		case DURATION_NEGATIVE:
+			break;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("the reconciler of loop \"%s\" returned no legal duration", run->rules->loop_name),
+					 errhint("It returns NULL, 0, or 1 ms to 366 days without months.")));
+	}
+}
+
+static void
+insert_look(LoopRun *run, const RunDecision *decision)
+{
+	if (!decision->look)
+		return;
+	mark_insert(run->rules->loop_name, run->entity_id, MARK_LOOK,
+				clock_add_ms(clock_now(), decision->look_ms), run->in_session, &run->look);
+	run->has_look = true;
+}
+
+/* The function returned: acknowledge, and write the next look. */
+static void
+book_success(LoopRun *run, const EntityFacts *entity, RunFacts *facts)
+{
+	RunDecision decision = decide_run(run->rules, facts);
+
+	run->result = decision.result;
+	if (mark_delete(run->rules->loop_name, run->entity_id, run->marks, run->nmarks) == 0)
+		return;
+	insert_look(run, &decision);
+	if (entity->remembered)
+		entity_forget(run);
+}
+
+void
+run_book_failure(LoopRun *run, const ErrorData *error)
+{
+	EntityFacts entity = entity_read(run);
+	RunFacts	facts = {0};
+	RunDecision decision;
+
+	facts.failed = true;
+	facts.sqlstate = error->sqlerrcode;
+	facts.failures = entity.dead ? 0 : entity.failures;
+	facts.random = pg_prng_double(&pg_global_prng_state);
+	decision = decide_run(run->rules, &facts);
+
+	run->outcome = RUN_DONE;
+	run->result = decision.result;
+	run->sqlstate = error->sqlerrcode;
+	run->attempt = facts.failures + 1;
+	run->has_look = false;
+	if (mark_delete(run->rules->loop_name, run->entity_id, run->marks, run->nmarks) == 0)
+		return;
+	insert_look(run, &decision);
+	entity_failed(run, &decision, error);
+
+	ereport(LOG,
+			(errmsg("run of loop \"%s\", entity \"%s\" failed: SQLSTATE %s, %d in a row%s",
+					run->rules->loop_name, run->entity_id, unpack_sql_state(error->sqlerrcode),
+					decision.failures, decision.died_of ? "; it is dead now" : ""),
+			 errhidestmt(true), errhidecontext(true)));
+}
+
+/* In a session: the function in a subtransaction, so that its error leaves our transaction whole. */
+static bool
+call_in_subtransaction(LoopRun *run, Oid function, RunFacts *facts)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		call_reconciler(run, function, facts);
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_END_TRY();
+
+	if (error == NULL)
+		return true;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && !timed_out)
+		ReThrowError(error);
+	run_book_failure(run, error);
+	FreeErrorData(error);
+	return false;
+}
+
+void
+run_execute(LoopRun *run)
+{
+	const LoopRules *rules = run->rules;
+	RunFacts	facts = {0};
+	EntityFacts entity;
+	bool		triggered;
+	Oid			function;
+
+	run->has_look = false;
+	run->sqlstate = 0;
+	run->outcome = RUN_DROPPED;
+	run_begin(run);
+
+	if (!any_mark_visible(run, &triggered))
+		return;
+	entity = entity_read(run);
+	if (entity.dead && (entity.dead_of_crash || !triggered))
+	{
+		/* a look or a resync revives nobody; triggers on one that died of crashes are kept */
+		if (!triggered)
+			mark_delete(rules->loop_name, run->entity_id, run->marks, run->nmarks);
+		return;
+	}
+	facts.failures = entity.dead ? 0 : entity.failures;
+	run->attempt = facts.failures + 1;
+
+	function = loop_resolve_function(rules->reconciler);
+	if (!OidIsValid(function) || !compat_proc_execute_ok(function, rules->owner))
+	{
+		run->outcome = RUN_NO_FUNCTION;
+		return;
+	}
+	if (rules->lease_ttl_ms > 0 && !fence_bind(rules->loop_name, run->holder_id, run->epoch, true))
+	{
+		run->outcome = RUN_NOT_LEADER;
+		return;
+	}
+
+	run->outcome = RUN_DONE;
+	if (!run->in_session)
+		call_reconciler(run, function, &facts);
+	else if (!call_in_subtransaction(run, function, &facts))
+		return;
+	book_success(run, &entity, &facts);
+}

@@ -1,0 +1,73 @@
+/*
+ * run.h
+ *		The run of one entity: the same under an executor and under run_loop().
+ *
+ * The caller holds the run lock for its session, so that no gap opens between
+ * a failure and its bookkeeping:
+ *
+ *		run_lock()			or the run is given back: somebody else runs it
+ *		run_execute()		in a transaction, which the caller then commits
+ *		run_book_failure()	in another one, if that failed or its commit did
+ *		run_unlock()
+ */
+#ifndef RECONCILE_RUN_H
+#define RECONCILE_RUN_H
+
+#include "loop/decide.h"
+#include "loop/mark.h"
+
+typedef enum RunOutcome
+{
+	RUN_DONE,					/* it ran; see result */
+	RUN_DROPPED,				/* nothing asked for it: marks gone, or dead and none revives */
+	RUN_NOT_LEADER,				/* the lease is not (or no longer) the given one; nothing consumed */
+	RUN_NO_FUNCTION				/* the loop's function is gone, or its owner may not call it; nothing consumed */
+} RunOutcome;
+
+typedef struct LoopRun
+{
+	/* in */
+	const LoopRules *rules;
+	const char *entity_id;
+	const MarkRef *marks;		/* the list that this run answers */
+	int			nmarks;
+	const char *holder_id;		/* leased loops: the term that the run is bound to */
+	int64		epoch;
+	bool		in_session;		/* in a caller's session, inside SPI: see run_execute() */
+
+	/* out, of run_execute() and run_book_failure() */
+	RunOutcome	outcome;
+	RunResult	result;
+	int			attempt;		/* of this run, from 1 */
+	TimestampTz deadline;		/* by the loop's timeout; 0 = none */
+	int			sqlstate;		/* of a failure */
+	bool		has_look;
+	MarkRef		look;			/* the next look; not sent to the ring */
+} LoopRun;
+
+/*
+ * Tries the run lock of (loop, entity), for the session; in a transaction.  The
+ * tag is what run_unlock() needs, in a transaction or out of one.
+ */
+extern bool run_lock(const char *loop_name, const char *entity_id, LOCKTAG *tag);
+extern void run_unlock(const LOCKTAG *tag);
+
+/*
+ * Runs the entity in the current transaction: epoch, function, marks, next
+ * look.  An error of the function, or a result that is no duration, is raised;
+ * the caller aborts and books it.  In a caller's session the function runs in a
+ * subtransaction and its error is booked here, in the same transaction; only a
+ * cancel that is not the run's timeout is raised.
+ */
+extern void run_execute(LoopRun *run);
+
+/* In a new transaction: deletes the same list and writes what the failure means. */
+extern void run_book_failure(LoopRun *run, const ErrorData *error);
+
+/* The run in progress in this backend, until its transaction is over; NULL outside one. */
+extern const LoopRun *run_current(void);
+
+/* Has the timeout of the last run struck?  Then its 57014 is the run's own. */
+extern bool run_timed_out(void);
+
+#endif							/* RECONCILE_RUN_H */

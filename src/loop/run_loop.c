@@ -1,0 +1,315 @@
+/*
+ * run_loop.c
+ *		run_loop(): runs what is due in the caller's session.
+ *
+ * The same runs as an executor's, one transaction each, where no worker may run
+ * or beside workers: the run lock keeps them apart.  It runs only loops that the
+ * caller owns and never switches identity, so deferred triggers fire as whoever
+ * the session is.  Each transaction is READ COMMITTED and read-write, and has
+ * the search path that a new session of the role would have, as an executor's.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+
+#include "core/compat.h"
+#include "core/duration.h"
+#include "core/errors.h"
+#include "lease/lease.h"
+#include "loop/due.h"
+#include "loop/run.h"
+
+/* One call. */
+typedef struct Session
+{
+	DueSet	   *due;
+	LoopRules  *loops;
+	int			nloops;
+	TimestampTz now;			/* of the start: what comes due later waits for the next call */
+	int64		left;			/* runs still allowed */
+
+	/* of the leased loop in progress */
+	char	   *holder_id;
+	const LoopRules *leased;	/* NULL: no lease held */
+	int64		epoch;
+	TimestampTz renew_at;
+
+	/* of the run in progress */
+	bool		locked;
+	LOCKTAG		run_tag;
+} Session;
+
+static void
+next_transaction(void)
+{
+	SPI_commit();
+	XactIsoLevel = XACT_READ_COMMITTED;
+	XactReadOnly = false;
+	(void) set_config_option("search_path", NULL, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+static void
+add_due_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
+{
+	Session    *session = arg;
+
+	for (int i = 0; i < session->nloops; i++)
+	{
+		if (strcmp(session->loops[i].loop_name, loop_name) == 0)
+		{
+			due_add(session->due, due_loop(session->due, loop_name), entity_id, ref, session->now);
+			return;
+		}
+	}
+}
+
+static void
+find_due(Session *session)
+{
+	PushActiveSnapshot(GetTransactionSnapshot());
+	session->now = clock_now();
+	mark_scan_all(GetActiveSnapshot(), add_due_mark, session);
+	PopActiveSnapshot();
+	next_transaction();
+}
+
+/* ----------------------------------------------------------------
+ * Lease
+ * ----------------------------------------------------------------
+ */
+
+static bool
+lead(Session *session, const LoopRules *rules)
+{
+	Lease		lease;
+	TimestampTz asked_at = clock_now();
+	bool		granted;
+
+	granted = lease_try_acquire(rules->loop_name, session->holder_id, rules->lease_ttl_ms,
+								false, &lease) == LEASE_GRANTED;
+	next_transaction();
+	if (granted)
+	{
+		session->leased = rules;
+		session->epoch = lease.epoch;
+		session->renew_at = clock_add_ms(asked_at, rules->lease_ttl_ms / 3);
+	}
+	return granted;
+}
+
+/* Before a run: is the term still ours?  Renews it when a third of it is over. */
+static bool
+still_leads(Session *session, const LoopRules *rules)
+{
+	Lease		lease;
+	TimestampTz asked_at = clock_now();
+	bool		renewed;
+
+	if (session->leased == NULL || asked_at < session->renew_at)
+		return true;
+	renewed = lease_renew(rules->loop_name, session->holder_id, session->epoch, 0, &lease);
+	next_transaction();
+	session->renew_at = clock_add_ms(asked_at, rules->lease_ttl_ms / 3);
+	return renewed;
+}
+
+static void
+give_back(Session *session)
+{
+	if (session->leased == NULL)
+		return;
+	(void) lease_release(session->leased->loop_name, session->holder_id, session->epoch);
+	session->leased = NULL;
+	next_transaction();
+}
+
+/* ----------------------------------------------------------------
+ * Runs
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * Commits the run.  What fails at commit (a deferred constraint) has rolled it
+ * back, and is booked as its failure.
+ */
+static void
+commit_run(LoopRun *run)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ErrorData  *volatile error = NULL;
+
+	PG_TRY();
+	{
+		next_transaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	if (error == NULL)
+		return;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && !run_timed_out())
+		ReThrowError(error);
+	run_book_failure(run, error);
+	FreeErrorData(error);
+	next_transaction();
+}
+
+/* Runs the loop's oldest due entity.  False: none is left, or the loop cannot go on. */
+static bool
+run_next(Session *session, const LoopRules *rules, DueLoop *loop)
+{
+	LoopRun		run = {0};
+	MarkRef    *marks;
+	int			nmarks;
+	DueEntity  *entity;
+
+	if (session->left <= 0 || !still_leads(session, rules))
+		return false;
+	entity = due_take(session->due, loop, session->now, PG_INT32_MAX, &marks, &nmarks);
+	if (entity == NULL)
+		return false;
+
+	run.rules = rules;
+	run.entity_id = entity->entity_id;
+	run.marks = marks;
+	run.nmarks = nmarks;
+	run.holder_id = session->holder_id;
+	run.epoch = session->epoch;
+	run.in_session = true;
+	/* one that runs elsewhere at this moment is not ours to wait for */
+	session->locked = run_lock(rules->loop_name, entity->entity_id, &session->run_tag);
+	if (session->locked)
+	{
+		run_execute(&run);
+		commit_run(&run);
+		run_unlock(&session->run_tag);
+		session->locked = false;
+		if (run.outcome == RUN_DONE)
+			session->left--;
+	}
+	due_answered(session->due, entity, NULL, session->now);
+	pfree(marks);
+
+	if (run.outcome == RUN_NO_FUNCTION)
+		ereport(WARNING,
+				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				 errmsg("loop \"%s\" cannot run: its function \"%s\" is gone, or its owner may not call it",
+						rules->loop_name, rules->reconciler),
+				 errhint("Define the function again, or change the loop with reconcile.alter_loop().")));
+	return run.outcome != RUN_NO_FUNCTION && run.outcome != RUN_NOT_LEADER;
+}
+
+static void
+run_one_loop(Session *session, const LoopRules *rules)
+{
+	DueLoop    *loop = due_loop(session->due, rules->loop_name);
+
+	if (!rules->enabled || rules->paused || rules->reconciler[0] == '\0' || loop->nready == 0)
+		return;
+	if (rules->lease_ttl_ms > 0 && !lead(session, rules))
+		return;
+	while (run_next(session, rules, loop))
+		CHECK_FOR_INTERRUPTS();
+	give_back(session);
+}
+
+/* After an error: nothing of ours may outlive the call. */
+static void
+clean_up(Session *session)
+{
+	if (session->locked)
+		run_unlock(&session->run_tag);
+	if (session->leased != NULL)
+	{
+		SPI_rollback();
+		give_back(session);
+	}
+}
+
+static void
+require_non_atomic(FunctionCallInfo fcinfo)
+{
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		castNode(CallContext, fcinfo->context)->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				 errmsg("run_loop() commits, and cannot be called in a transaction block"),
+				 errhint("Call it on its own: CALL reconcile.run_loop(...).")));
+}
+
+PG_FUNCTION_INFO_V1(reconcile_run_loop);
+Datum
+reconcile_run_loop(PG_FUNCTION_ARGS)
+{
+	Session		session = {0};
+	MemoryContext context;
+	LoopRules	rules;
+
+	require_primary("run_loop");
+	session.left = PG_INT64_MAX;
+	if (!PG_ARGISNULL(1))
+	{
+		session.left = PG_GETARG_INT32(1);
+		if (session.left <= 0)
+			arg_invalid("max_items", "must be more than zero", "NULL runs all that is due.");
+	}
+	if (!PG_ARGISNULL(0))
+	{
+		loop_require(reconciler_id_arg(fcinfo, 0, "loop_name"), &rules);
+		if (rules.owner != GetUserId())
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("must be owner of loop \"%s\" to run it", rules.loop_name),
+					 errhint("Its functions run as the session's user: connect as the owner.")));
+	}
+	require_non_atomic(fcinfo);
+
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	context = AllocSetContextCreate(PortalContext, "reconcile run_loop", ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(context);
+	session.due = due_create(context);
+	session.holder_id = lease_mint_holder();
+	next_transaction();
+	if (PG_ARGISNULL(0))
+		session.nloops = loop_read_all(GetUserId(), &session.loops);
+	else
+	{
+		session.loops = &rules;
+		session.nloops = 1;
+	}
+	next_transaction();
+
+	PG_TRY();
+	{
+		find_due(&session);
+		for (int i = 0; i < session.nloops; i++)
+			run_one_loop(&session, &session.loops[i]);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		clean_up(&session);
+		ReThrowError(error);
+	}
+	PG_END_TRY();
+
+	SPI_finish();
+	MemoryContextDelete(context);
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,30 @@
+/*
+ * reconcile.c
+ *		Module magic, and what is set up when the library is loaded.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+
+#include "core/compat.h"
+#include "core/guc.h"
+#include "core/wake.h"
+#include "engine/engine.h"
+#include "fence/fence.h"
+
+COMPAT_MODULE_MAGIC;
+
+extern PGDLLEXPORT void _PG_init(void);
+
+void
+_PG_init(void)
+{
+	bool		preloaded = process_shared_preload_libraries_in_progress;
+
+	guc_define(preloaded);
+	wake_init();
+	fence_init();
+	if (preloaded)
+		engine_init();
+}
