@@ -36,6 +36,7 @@ OBJS = \
 	src/loop/due.o \
 	src/loop/decide.o \
 	src/loop/run.o \
+	src/loop/compact.o \
 	src/loop/run_loop.o \
 	src/loop/manage.o \
 	src/loop/watch.o \

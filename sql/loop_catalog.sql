@@ -45,6 +45,7 @@ RESET ROLE;
 SELECT reconcile.grant_access('regress_loop_owner', 'define');
 
 -- There already: error, keep, replace
+SET ROLE regress_loop_owner;
 SELECT reconcile.create_loop('loop_a', 'loop_app.drive_void');
 SELECT reconcile.create_loop('loop_a', 'loop_app.drive_void', if_exists => 'keep');
 SELECT owner, reconciler FROM reconcile.loops WHERE loop_name = 'loop_a';
@@ -53,7 +54,6 @@ SELECT reconcile.create_loop('loop_a', 'loop_app.drive_void', concurrency => 4, 
 SELECT owner, reconciler, concurrency, timeout, lease_ttl, renew_every, paused FROM reconcile.loops WHERE loop_name = 'loop_a';
 
 -- Functions are named by text, resolved at once by the caller's path, stored with their schema
-SET ROLE regress_loop_owner;
 SELECT reconcile.create_loop('loop_b', 'drive');
 SET search_path = loop_app;
 SELECT reconcile.create_loop('loop_b', 'drive');

@@ -127,6 +127,35 @@ RESET ROLE;
 UPDATE watch_app.device SET want = 'b';
 SELECT count(*), count(DISTINCT m.made_at) AS inserts, count(DISTINCT m.entity_id) AS entities FROM reconcile.mark m;
 TRUNCATE watch_app.device;
+SET ROLE regress_watch_owner;
+SELECT reconcile.drop_loop('fleet'), reconcile.create_loop('fleet');
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
+RESET ROLE;
+
+-- What an entity's own run writes does not trigger it again; another entity's row, and an enqueue, do
+CREATE TABLE watch_app.runs (loop_name text, entity_id text, epoch bigint, attempt int, deadline timestamptz);
+CREATE FUNCTION watch_app.converge(entity_id text) RETURNS interval LANGUAGE sql AS $$
+    INSERT INTO watch_app.runs SELECT * FROM reconcile.current_run();
+    UPDATE watch_app.device SET have = want WHERE id = entity_id OR (entity_id = 'a1' AND id = 'a2');
+    SELECT reconcile.enqueue('converge', entity_id) WHERE entity_id = 'a3';
+    SELECT NULL::interval;
+$$;
+SELECT reconcile.create_loop('converge', 'watch_app.converge', default_requeue => NULL);
+SELECT reconcile.unwatch('fleet', 'watch_app.device'), reconcile.watch('converge', 'watch_app.device', 'id');
+INSERT INTO watch_app.device VALUES ('a1', 'x'), ('a2', 'x'), ('a3', 'x');
+SELECT reconcile.forget('converge', 'a2'), reconcile.forget('converge', 'a3');
+CALL reconcile.run_loop('converge', 1);
+SELECT * FROM watch_app.runs;
+SELECT id, have FROM watch_app.device ORDER BY id;
+SELECT * FROM watch_app.marked();
+SELECT reconcile.enqueue('converge', 'a3');
+CALL reconcile.run_loop('converge', 1);
+SELECT * FROM watch_app.marked();
+SELECT reconcile.drop_loop('converge');
+DELETE FROM watch_app.device;
+SET ROLE regress_watch_owner;
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
+RESET ROLE;
 
 -- Rights: the loop's owner or "define", and the table's owner (P11)
 CREATE TABLE watch_app.foreign_table_owner (id text);

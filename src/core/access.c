@@ -117,23 +117,37 @@ capability_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
- * GRANT or REVOKE EXECUTE on the functions of a capability, as listed in
- * reconcile.capability_functions().  REVOKE only when no scope of it is left.
+ * GRANT EXECUTE on the functions of a capability, as listed in
+ * reconcile.capability_functions(), that the role was not yet granted itself.
+ * A GRANT fails if another one changes the same function meanwhile, so they go
+ * one after the other; who has all of them already waits for nobody.
  */
 static void
-execute_acl(const char *verb, const char *preposition, Oid role, const char *capability)
+grant_execute(Oid role, const char *capability)
 {
-	static SqlPlan list = {
-		"SELECT f FROM reconcile.capability_functions($1) f", 1, {TEXTOID}
+	static SqlPlan missing = {
+		"SELECT f FROM reconcile.capability_functions($1) f"
+		" JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) f::pg_catalog.regprocedure::pg_catalog.oid"
+		" WHERE NOT EXISTS (SELECT FROM pg_catalog.aclexplode(p.proacl) a"
+		" WHERE a.grantee OPERATOR(pg_catalog.=) $2 AND a.privilege_type OPERATOR(pg_catalog.=) 'EXECUTE')",
+		2, {TEXTOID, OIDOID}
 	};
-	Datum		value = CStringGetTextDatum(capability);
-	uint64		rows = sql_run(&list, &value, NULL);
-	SPITupleTable *table = SPI_tuptable;
+	Datum		values[2];
+	uint64		rows;
+	SPITupleTable *table;
 
+	values[0] = CStringGetTextDatum(capability);
+	values[1] = ObjectIdGetDatum(role);
+	if (sql_run_latest(&missing, values, NULL) == 0)
+		return;
+	if (SPI_execute("LOCK TABLE reconcile.access_grant IN SHARE ROW EXCLUSIVE MODE", false, 0) < 0)
+		elog(ERROR, "could not lock reconcile.access_grant");
+	rows = sql_run_latest(&missing, values, NULL);
+	table = SPI_tuptable;
 	for (uint64 i = 0; i < rows; i++)
 	{
 		char	   *routine = SPI_getvalue(table->vals[i], table->tupdesc, 1);
-		char	   *command = psprintf("%s EXECUTE ON ROUTINE %s %s %s", verb, routine, preposition,
+		char	   *command = psprintf("GRANT EXECUTE ON ROUTINE %s TO %s", routine,
 									   quote_identifier(GetUserNameFromId(role, false)));
 
 		if (SPI_execute(command, false, 0) < 0)
@@ -149,7 +163,7 @@ access_grant_owner(Oid role)
 	if (superuser_arg(role))
 		return;
 	sql_begin(&scope);
-	execute_acl("GRANT", "TO", role, "define");
+	grant_execute(role, "define");
 	sql_end(&scope);
 }
 
@@ -189,7 +203,7 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 		values[2] = CStringGetTextDatum(capability_name[capability]);
 		values[3] = CStringGetTextDatum(reconciler_id);
 		sql_run(&plans[PLAN_GRANT], values, NULL);
-		execute_acl("GRANT", "TO", role, capability_name[capability]);
+		grant_execute(role, capability_name[capability]);
 	}
 	else
 	{

@@ -28,7 +28,6 @@
 #include "storage/backendid.h"
 #include "storage/sinvaladt.h"
 #endif
-#include "access/parallel.h"
 
 #if PG_VERSION_NUM < 150000
 #error "reconcile needs PostgreSQL 15 or later"
@@ -116,13 +115,17 @@ compat_vxid_pid(const VirtualTransactionId *vxid)
 #define compat_wait_event(name)		PG_WAIT_EXTENSION
 #endif
 
+/* Stands before the declaration of a function that does not return. */
+#if PG_VERSION_NUM >= 180000
+#define compat_noreturn		pg_noreturn
+#else
+#define compat_noreturn		pg_attribute_noreturn()
+#endif
+
 #if PG_VERSION_NUM >= 180000
 #define COMPAT_MODULE_MAGIC		PG_MODULE_MAGIC_EXT(.name = "reconcile", .version = "0.1.0")
 #else
 #define COMPAT_MODULE_MAGIC		PG_MODULE_MAGIC
 #endif
-
-/* 18 renamed the flag of a parallel helper's check; both mean "not the leader". */
-#define compat_in_parallel_worker()		IsParallelWorker()
 
 #endif							/* RECONCILE_COMPAT_H */

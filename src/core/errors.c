@@ -38,6 +38,17 @@ require_primary(const char *function)
 }
 
 void
+require_writable(const char *function)
+{
+	require_primary(function);
+	if (XactReadOnly)
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("cannot execute %s() in a read-only transaction", function),
+				 errhint("Begin the transaction with READ WRITE.")));
+}
+
+void
 require_read_committed(const char *function)
 {
 	if (IsolationUsesXactSnapshot())

@@ -8,6 +8,8 @@
 #include "utils/elog.h"
 #include "utils/errcodes.h"
 
+#include "core/compat.h"
+
 #define ERRCODE_LEASE_HELD			MAKE_SQLSTATE('R', 'C', '0', '0', '1')
 #define ERRCODE_LEASE_LOST			MAKE_SQLSTATE('R', 'C', '0', '0', '2')
 #define ERRCODE_STALE_EPOCH			MAKE_SQLSTATE('R', 'C', '0', '0', '3')
@@ -16,16 +18,19 @@
 #define ERRCODE_FENCE_UNBOUND		MAKE_SQLSTATE('R', 'C', '0', '0', '6')
 
 /* 22004: the argument has no NULL meaning. */
-extern void arg_null(const char *arg) pg_attribute_noreturn();
+compat_noreturn extern void arg_null(const char *arg);
 
 /*
  * 22023: the value of the argument is refused.  "problem" completes the
  * sentence `argument "x" …`; "hint" states the limit and may be NULL.
  */
-extern void arg_invalid(const char *arg, const char *problem, const char *hint) pg_attribute_noreturn();
+compat_noreturn extern void arg_invalid(const char *arg, const char *problem, const char *hint);
 
 /* 25006 on a standby, naming the function. */
 extern void require_primary(const char *function);
+
+/* The same, and 25006 in a read-only transaction: what writes past the executor must ask itself. */
+extern void require_writable(const char *function);
 
 /* 0A000 above READ COMMITTED, where an old snapshot would make the answer a lie. */
 extern void require_read_committed(const char *function);

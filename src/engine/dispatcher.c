@@ -37,6 +37,9 @@ extern PGDLLEXPORT void reconcile_dispatcher_main(Datum main_arg);
 static Dispatcher self;
 Dispatcher *dispatcher = &self;
 
+/* The lock on the install that proves that we are its only dispatcher. */
+static LOCKTAG install_tag;
+
 void
 dispatcher_wake_at(TimestampTz at)
 {
@@ -51,6 +54,9 @@ dispatcher_wake_at(TimestampTz at)
 static void
 dispatcher_detach(int code, Datum arg)
 {
+	/* no transaction is left whose end would release what the session holds */
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
+
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
 	if (self.db->generation == self.generation && self.db->pid == MyProcPid)
 	{
@@ -184,6 +190,8 @@ reload(void *arg)
 			/* marks of it may have come before it */
 			self.rescan_owed = true;
 		}
+		/* a run that begins from here on has the new options */
+		handout_recall(loop);
 		loop->rules = rules[i];
 		loop->present = true;
 		loop->suspended_until = 0;
@@ -447,13 +455,22 @@ turn(void)
 static void
 take_install_lock(void *arg)
 {
-	LOCKTAG		tag;
-
 	*(bool *) arg = false;
 	if (install_find() == NULL)
 		return;
-	lock_tag(&tag, LOCK_KIND_INSTALL, "", "");
-	*(bool *) arg = LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+	lock_tag(&install_tag, LOCK_KIND_INSTALL, "", "");
+	*(bool *) arg = LockAcquire(&install_tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* An aborted transaction releases the session's locks too: takes it again. */
+static void
+keep_install_lock(void)
+{
+	bool		ours = true;
+
+	if (!compat_lock_held(&install_tag, ExclusiveLock) &&
+		(!process_transaction(take_install_lock, &ours) || !ours))
+		proc_exit(1);
 }
 
 /* The settings of our own transactions, whatever the database's are. */
@@ -515,6 +532,7 @@ reconcile_dispatcher_main(Datum main_arg)
 			proc_exit(1);
 		MemoryContextReset(self.turn);
 		self.wake_at = DT_NOEND;
+		keep_install_lock();
 		if (self.db->leave)
 			leave();
 		else

@@ -79,6 +79,7 @@ extern void terms_kick(DispatchLoop *loop);		/* a lease changed: contend now */
 extern void handout_init(void);
 extern void handout_collect(void);		/* takes in what executors reported */
 extern void handout_assign(void);		/* gives out ready work, starts executors */
+extern void handout_recall(const DispatchLoop *loop);	/* takes back what was given out and not begun */
 extern void handout_cancel(const DispatchLoop *loop, CancelReason reason);	/* NULL: all */
 extern void handout_cancel_orphans(const char *loop_name);	/* runs of an earlier dispatcher */
 extern bool handout_leave(void);		/* asks all executors to leave; true when none is left */

@@ -24,6 +24,20 @@ started_after_crash(void)
 	return engine != NULL && engine->crashed ? engine->started_at : 0;
 }
 
+/* Waits for a lease to change; 0 ms ends the waiting.  The first call only begins it. */
+static void
+wait_for_lease(long ms)
+{
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = compat_wait_event("ReconcileLeaseWait");
+	if (ms == 0)
+		ConditionVariableCancelSleep();
+	else
+		(void) ConditionVariableTimedSleep(&engine->lease_changed, ms, event);
+}
+
 void
 engine_init(void)
 {
@@ -33,6 +47,7 @@ engine_init(void)
 	wake_hook = wakeup_send;
 	mark_current_segment_hook = wakeup_current_segment;
 	lease_started_at_hook = started_after_crash;
+	lease_wait_hook = wait_for_lease;
 }
 
 /* ----------------------------------------------------------------

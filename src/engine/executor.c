@@ -166,9 +166,13 @@ book_failure(LoopRun *run, ErrorData *error, ExecJob *job)
 	{
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
-		run_book_failure(run, error);
+		job->outcome = JOB_BUSY;
+		if (run_lock(run->rules->loop_name, run->entity_id))
+		{
+			run_book_failure(run, error);
+			job->outcome = JOB_FINISHED;
+		}
 		CommitTransactionCommand();
-		job->outcome = JOB_FINISHED;
 	}
 	PG_CATCH();
 	{
@@ -184,11 +188,11 @@ book_failure(LoopRun *run, ErrorData *error, ExecJob *job)
 }
 
 /*
- * Runs the entity in one transaction, under its run lock, which is held for the
- * session from here on.  NULL, or the error with which it was aborted.
+ * Runs the entity in one transaction, under its run lock.  NULL, or the error
+ * with which it was aborted.
  */
 static ErrorData *
-run_in_transaction(LoopRun *run, volatile bool *locked, LOCKTAG *tag)
+run_in_transaction(LoopRun *run, volatile bool *locked)
 {
 	ErrorData  *volatile error = NULL;
 
@@ -197,7 +201,7 @@ run_in_transaction(LoopRun *run, volatile bool *locked, LOCKTAG *tag)
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
-		*locked = run_lock(run->rules->loop_name, run->entity_id, tag);
+		*locked = run_lock(run->rules->loop_name, run->entity_id);
 		if (*locked)
 			run_execute(run);
 		PopActiveSnapshot();
@@ -226,7 +230,6 @@ job_run(ExecJob *job)
 	LoopRun		run = {0};
 	ErrorData  *error;
 	volatile bool locked = false;
-	LOCKTAG		tag;
 
 	run.rules = &job->rules;
 	run.entity_id = job->entity_id;
@@ -237,7 +240,7 @@ job_run(ExecJob *job)
 	run.outcome = RUN_DROPPED;
 	job->outcome = JOB_FINISHED;
 
-	error = run_in_transaction(&run, &locked, &tag);
+	error = run_in_transaction(&run, &locked);
 	if (error == NULL && !locked)
 		job->outcome = JOB_BUSY;
 	else if (error != NULL)
@@ -247,8 +250,6 @@ job_run(ExecJob *job)
 		else
 			book_failure(&run, error, job);
 	}
-	if (locked)
-		run_unlock(&tag);
 
 	job->run_outcome = run.outcome;
 	job->result = run.result;

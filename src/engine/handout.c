@@ -176,10 +176,9 @@ book_vanished(void *arg)
 {
 	Vanished   *vanished = arg;
 	ErrorData	error = {0};
-	LOCKTAG		tag;
 
 	/* somebody else who runs it already will find the marks */
-	if (!run_lock(vanished->job->rules.loop_name, vanished->job->entity_id, &tag))
+	if (!run_lock(vanished->job->rules.loop_name, vanished->job->entity_id))
 		return;
 	vanished->run.rules = &vanished->job->rules;
 	vanished->run.entity_id = vanished->job->entity_id;
@@ -194,7 +193,6 @@ book_vanished(void *arg)
 		error.message = "the run was terminated after its timeout";
 	}
 	run_book_failure(&vanished->run, &error);
-	run_unlock(&tag);
 }
 
 static void
@@ -345,6 +343,21 @@ job_recall(int i, int j, TimestampTz now)
 		tracks[i][j].entity = NULL;
 	}
 	return recalled;
+}
+
+void
+handout_recall(const DispatchLoop *loop)
+{
+	TimestampTz now = clock_now();
+
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		for (int j = 0; j < EXEC_JOBS; j++)
+		{
+			if (tracks[i][j].entity != NULL && tracks[i][j].loop == loop)
+				(void) job_recall(i, j, now);
+		}
+	}
 }
 
 /* SIGINT, with the number of the run that it is meant for. */

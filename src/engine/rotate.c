@@ -94,9 +94,10 @@ move_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void
 	}
 	if (mark_delete(loop_name, entity_id, ref, 1) == 0)
 		return;
-	mark_copy(loop_name, entity_id, ref, &moved);
-	if (entity != NULL)
-		due_moved(entity, ref, &moved);
+	mark_copy(loop_name, entity_id, ref, current(), &moved);
+	/* the message that tells of it may still be in the ring, and will find nothing there */
+	if (entity == NULL || !due_moved(entity, ref, &moved))
+		due_add(dispatcher->due, loop->due, entity_id, &moved, move->now);
 }
 
 static void

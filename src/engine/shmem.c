@@ -78,6 +78,7 @@ shmem_startup(void)
 
 		memset(engine, 0, rings_offset());
 		LWLockInitialize(&engine->lock, tranche);
+		ConditionVariableInit(&engine->lease_changed);
 		engine->started_at = clock_now();
 		engine->crashed = last_life_crashed();
 		engine->nslots = guc_max_workers;

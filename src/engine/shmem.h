@@ -16,6 +16,7 @@
 #define RECONCILE_SHMEM_H
 
 #include "port/atomics.h"
+#include "storage/condition_variable.h"
 #include "storage/lwlock.h"
 #include "storage/spin.h"
 
@@ -151,6 +152,7 @@ typedef struct Engine
 	int			nslots;
 	int			ring_size;
 	TimestampTz warned_at;		/* of the last WARNING about worker processes */
+	ConditionVariable lease_changed;	/* a lease was released or granted somewhere */
 	EngineDatabase databases[ENGINE_DATABASES];
 	/* then nslots ExecSlot, then ENGINE_DATABASES rings of ring_size WakeMark */
 } Engine;

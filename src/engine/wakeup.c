@@ -57,6 +57,8 @@ wakeup_send(const Wake *wake, bool prepared)
 	EngineDatabase *db;
 	WakeMark   *ring;
 
+	if (wake->reload && !prepared)
+		ConditionVariableBroadcast(&engine->lease_changed);
 	if (index < 0 || engine->databases[index].state != DATABASE_RUNNING)
 	{
 		/* whoever starts there reads all marks: only a changed loop is news */

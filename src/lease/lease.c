@@ -43,6 +43,7 @@
 #define HISTORY_DAYS		90
 
 TimestampTz (*lease_started_at_hook) (void) = NULL;
+void		(*lease_wait_hook) (long ms) = NULL;
 
 /* ----------------------------------------------------------------
  * The decision

@@ -13,6 +13,8 @@
 
 #include "datatype/timestamp.h"
 
+#include "core/compat.h"
+#include "core/compat.h"
 #include "core/ident.h"
 
 /* A term, as the row says. */
@@ -84,6 +86,13 @@ extern TimestampTz lease_deadline(const Lease *lease);
  */
 extern TimestampTz (*lease_started_at_hook) (void);
 
+/*
+ * Waits until a lease of this server may have changed, or for the time: set by
+ * the engine when it is preloaded; called in a loop around attempts, and with 0
+ * to end it.  NULL: waiting is looking again.
+ */
+extern void (*lease_wait_hook) (long ms);
+
 /* ----------------------------------------------------------------
  * Doing
  * ----------------------------------------------------------------
@@ -127,7 +136,7 @@ extern bool lease_release(const char *reconciler_id, const char *holder_id, int6
  * RC002 for a caller that takes (id, epoch) for his live term.  It tells epochs
  * only: the holder after him is none of his business.
  */
-extern void lease_raise_lost(const char *reconciler_id, int64 epoch) pg_attribute_noreturn();
+compat_noreturn extern void lease_raise_lost(const char *reconciler_id, int64 epoch);
 
 /* A holder id that no other process has; palloc'd. */
 extern char *lease_mint_holder(void);

@@ -54,7 +54,7 @@ epoch_arg(FunctionCallInfo fcinfo, int n)
 	return epoch;
 }
 
-static void raise_held(LeaseOutcome outcome, const Lease *lease) pg_attribute_noreturn();
+compat_noreturn static void raise_held(LeaseOutcome outcome, const Lease *lease);
 
 static void
 raise_held(LeaseOutcome outcome, const Lease *lease)
@@ -75,18 +75,25 @@ raise_held(LeaseOutcome outcome, const Lease *lease)
 	ereport(ERROR,
 			(errcode(ERRCODE_LEASE_HELD),
 			 errmsg("lease \"%s\" is held", lease->reconciler_id),
+			 lease->epoch > 0 && outcome != LEASE_HELD ?
+			 errdetail("The term before is of \"%s\", at epoch " INT64_FORMAT ".", lease->holder_id, lease->epoch) :
 			 lease->epoch > 0 ?
 			 errdetail("Its holder is \"%s\", at epoch " INT64_FORMAT ".", lease->holder_id, lease->epoch) :
 			 errdetail("It has no committed holder yet."),
 			 errhint("%s", hint)));
 }
 
-/* Waits between two attempts. */
+/* Waits between two attempts: until a lease changes, where somebody can tell. */
 static void
-pause_ms(int64 ms)
+pause_ms(int64 ms, bool until_change)
 {
 	static uint32 wait_event = 0;
 
+	if (until_change && lease_wait_hook != NULL)
+	{
+		lease_wait_hook((long) Max(ms, 1));
+		return;
+	}
 	if (wait_event == 0)
 		wait_event = compat_wait_event("ReconcileLeaseWait");
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -153,18 +160,22 @@ reconcile_acquire_lease(PG_FUNCTION_ARGS)
 		TimestampTz now;
 		TimestampTz next;
 
+		now = clock_now();
+		if (lease_wait_hook != NULL && (outcome == LEASE_GRANTED || now >= give_up))
+			lease_wait_hook(0);
 		if (outcome == LEASE_GRANTED)
 			return token_datum(fcinfo, &lease);
-		now = clock_now();
 		if (now >= give_up)
 			raise_held(outcome, &lease);
 
-		if (outcome == LEASE_HELD)
-			next = Min(clock_add_ms(now, LOOK_AGAIN_MS), lease_deadline(&lease));
-		else
+		if (outcome != LEASE_HELD)
 			next = clock_add_ms(now, LOOK_SOON_MS);
+		else if (lease_wait_hook != NULL)
+			next = lease_deadline(&lease);
+		else
+			next = Min(clock_add_ms(now, LOOK_AGAIN_MS), lease_deadline(&lease));
 		next = Min(next, give_up);
-		pause_ms((next - now + 999) / 1000);
+		pause_ms((next - now + 999) / 1000, outcome == LEASE_HELD);
 	}
 }
 

@@ -112,7 +112,7 @@ static SqlPlan plans[] = {
  * ----------------------------------------------------------------
  */
 
-static void undefined_loop(const char *loop_name) pg_attribute_noreturn();
+compat_noreturn static void undefined_loop(const char *loop_name);
 
 static void
 undefined_loop(const char *loop_name)
@@ -752,7 +752,7 @@ reconcile_create_loop(PG_FUNCTION_ARGS)
 	char	   *loop_name;
 	char	   *if_exists;
 
-	require_primary("create_loop");
+	require_writable("create_loop");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	if_exists = text_arg(fcinfo, OPTIONS + 1, "if_exists");
 	if (strcmp(if_exists, "error") != 0 && strcmp(if_exists, "keep") != 0 && strcmp(if_exists, "replace") != 0)
@@ -910,7 +910,7 @@ reconcile_alter_loop(PG_FUNCTION_ARGS)
 	OptionValue values[OPTIONS] = {0};
 	char	   *loop_name;
 
-	require_primary("alter_loop");
+	require_writable("alter_loop");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	if (PG_ARGISNULL(1))
 		arg_null("changes");
@@ -943,7 +943,7 @@ reconcile_drop_loop(PG_FUNCTION_ARGS)
 	char	   *loop_name;
 	Datum		value;
 
-	require_primary("drop_loop");
+	require_writable("drop_loop");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	access_require(CAP_DEFINE, loop_name);
 

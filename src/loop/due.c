@@ -462,16 +462,20 @@ due_return(DueSet *set, DueEntity *entity, TimestampTz not_before, TimestampTz n
 	place(set, entity, now);
 }
 
-void
+bool
 due_moved(DueEntity *entity, const MarkRef *from, const MarkRef *to)
 {
 	DueMark    *marks = marks_of(entity);
+	bool		moved = false;
 
 	for (int i = 0; i < entity->nmarks; i++)
 	{
-		if (same_place(&marks[i].ref, from))
-			marks[i].ref = *to;
+		if (!same_place(&marks[i].ref, from))
+			continue;
+		marks[i].ref = *to;
+		moved = true;
 	}
+	return moved;
 }
 
 /* ----------------------------------------------------------------

@@ -117,8 +117,8 @@ extern void due_answered(DueSet *set, DueEntity *entity, const MarkRef *look, Ti
 /* The run was given back: again, not before the given time. */
 extern void due_return(DueSet *set, DueEntity *entity, TimestampTz not_before, TimestampTz now);
 
-/* The mark was moved to another place. */
-extern void due_moved(DueEntity *entity, const MarkRef *from, const MarkRef *to);
+/* The mark was moved to another place; false: it is not in the set. */
+extern bool due_moved(DueEntity *entity, const MarkRef *from, const MarkRef *to);
 
 /* The entity, if it is in the set. */
 extern DueEntity *due_find(DueSet *set, DueLoop *loop, const char *entity_id);

@@ -81,7 +81,7 @@ set_paused(FunctionCallInfo fcinfo, const char *function, bool paused)
 	char	   *loop_name;
 	LoopRules	rules;
 
-	require_primary(function);
+	require_writable(function);
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	access_require(CAP_OPERATE, loop_name);
 	loop_require(loop_name, &rules);
@@ -118,7 +118,7 @@ reconcile_enqueue(PG_FUNCTION_ARGS)
 	char	   *entity_id;
 	int64		delay_ms;
 
-	require_primary("enqueue");
+	require_writable("enqueue");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
 	delay_ms = duration_arg(fcinfo, 2, "delay", true);
@@ -176,7 +176,7 @@ reconcile_enqueue_many(PG_FUNCTION_ARGS)
 	int64		spread_ms;
 	TimestampTz *due_at = NULL;
 
-	require_primary("enqueue_many");
+	require_writable("enqueue_many");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	entity_ids_arg(fcinfo, 1, "entity_ids", &set);
 	delay_ms = duration_arg(fcinfo, 2, "delay", true);
@@ -209,7 +209,7 @@ reconcile_revive(PG_FUNCTION_ARGS)
 	char	   *entity_id;
 	LoopRules	rules;
 
-	require_primary("revive");
+	require_writable("revive");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
 	access_require(CAP_OPERATE, loop_name);
@@ -247,7 +247,7 @@ reconcile_forget(PG_FUNCTION_ARGS)
 	LoopRules	rules;
 	bool		remembered;
 
-	require_primary("forget");
+	require_writable("forget");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
 	access_require(CAP_OPERATE, loop_name);

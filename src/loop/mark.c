@@ -105,12 +105,10 @@ ref_init(MarkRef *ref, MarkKind kind, TimestampTz due_at, TimestampTz made_at)
 	ref->made_at = made_at;
 }
 
-/* Inserts what the reference says, and fills in where. */
+/* Inserts what the reference says into an open segment, and fills in where. */
 static void
-insert_one(const char *loop_name, const char *entity_id, MarkRef *mark)
+insert_one(Relation rel, int segment, const char *loop_name, const char *entity_id, MarkRef *mark)
 {
-	int			segment;
-	Relation	rel = segment_open_for_insert(&segment);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 
 	slot_fill(slot, mark, CStringGetTextDatum(loop_name), entity_id);
@@ -124,11 +122,13 @@ void
 mark_insert(const char *loop_name, const char *entity_id, MarkKind kind,
 			TimestampTz due_at, bool wake, MarkRef *ref)
 {
+	int			segment;
+	Relation	rel = segment_open_for_insert(&segment);
 	MarkRef		mark;
 	ItemPointerData tid;
 
 	ref_init(&mark, kind, due_at, clock_now());
-	insert_one(loop_name, entity_id, &mark);
+	insert_one(rel, segment, loop_name, entity_id, &mark);
 	if (wake)
 	{
 		ItemPointerSet(&tid, mark.block, mark.offset);
@@ -139,10 +139,10 @@ mark_insert(const char *loop_name, const char *entity_id, MarkKind kind,
 }
 
 void
-mark_copy(const char *loop_name, const char *entity_id, const MarkRef *from, MarkRef *to)
+mark_copy(const char *loop_name, const char *entity_id, const MarkRef *from, int segment, MarkRef *to)
 {
 	*to = *from;
-	insert_one(loop_name, entity_id, to);
+	insert_one(segment_open(segment, RowExclusiveLock), segment, loop_name, entity_id, to);
 }
 
 void

@@ -12,6 +12,7 @@
 
 #include "datatype/timestamp.h"
 #include "storage/block.h"
+#include "storage/off.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 
@@ -51,8 +52,9 @@ extern void mark_insert(const char *loop_name, const char *entity_id, MarkKind k
 extern void mark_insert_many(const char *loop_name, int n, const char *const *entity_ids,
 							 MarkKind kind, const TimestampTz *due_at);
 
-/* Inserts the same mark anew in the current segment: for a move, which deletes the old one. */
-extern void mark_copy(const char *loop_name, const char *entity_id, const MarkRef *from, MarkRef *to);
+/* Inserts the same mark anew in another segment: for a move, which deletes the old one. */
+extern void mark_copy(const char *loop_name, const char *entity_id, const MarkRef *from,
+					  int segment, MarkRef *to);
 
 /* Is the mark still there, by this snapshot? */
 extern bool mark_visible(const char *loop_name, const char *entity_id, const MarkRef *ref, Snapshot snapshot);

@@ -83,19 +83,15 @@ static LoopRun *current = NULL;
  */
 
 bool
-run_lock(const char *loop_name, const char *entity_id, LOCKTAG *tag)
+run_lock(const char *loop_name, const char *entity_id)
 {
-	lock_tag(tag, LOCK_KIND_RUN, loop_name, entity_id);
-	/* a session may not run it within its own run of it either */
-	if (compat_lock_held(tag, ExclusiveLock))
-		return false;
-	return LockAcquire(tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
-}
+	LOCKTAG		tag;
 
-void
-run_unlock(const LOCKTAG *tag)
-{
-	LockRelease(tag, ExclusiveLock, true);
+	lock_tag(&tag, LOCK_KIND_RUN, loop_name, entity_id);
+	/* a session may not run it within its own run of it either */
+	if (compat_lock_held(&tag, ExclusiveLock))
+		return false;
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 /* ----------------------------------------------------------------

@@ -2,13 +2,16 @@
  * run.h
  *		The run of one entity: the same under an executor and under run_loop().
  *
- * The caller holds the run lock for its session, so that no gap opens between
- * a failure and its bookkeeping:
+ * The run lock ends with its transaction, in an abort too: a lock for the
+ * session would not outlive one either.
  *
  *		run_lock()			or the run is given back: somebody else runs it
- *		run_execute()		in a transaction, which the caller then commits
- *		run_book_failure()	in another one, if that failed or its commit did
- *		run_unlock()
+ *		run_execute()		in the same transaction, which the caller then commits
+ *		run_lock()			in another one, if that failed or its commit did
+ *		run_book_failure()	in that
+ *
+ * Who gets in between the two has begun a run of his own, which answers the
+ * marks that the failed one left: nothing is booked then.
  */
 #ifndef RECONCILE_RUN_H
 #define RECONCILE_RUN_H
@@ -45,12 +48,8 @@ typedef struct LoopRun
 	MarkRef		look;			/* the next look; not sent to the ring */
 } LoopRun;
 
-/*
- * Tries the run lock of (loop, entity), for the session; in a transaction.  The
- * tag is what run_unlock() needs, in a transaction or out of one.
- */
-extern bool run_lock(const char *loop_name, const char *entity_id, LOCKTAG *tag);
-extern void run_unlock(const LOCKTAG *tag);
+/* Tries the run lock of (loop, entity), for the transaction. */
+extern bool run_lock(const char *loop_name, const char *entity_id);
 
 /*
  * Runs the entity in the current transaction: epoch, function, marks, next
@@ -61,7 +60,7 @@ extern void run_unlock(const LOCKTAG *tag);
  */
 extern void run_execute(LoopRun *run);
 
-/* In a new transaction: deletes the same list and writes what the failure means. */
+/* In a new transaction, under the run lock: deletes the same list and writes what the failure means. */
 extern void run_book_failure(LoopRun *run, const ErrorData *error);
 
 /* The run in progress in this backend, until its transaction is over; NULL outside one. */

@@ -22,7 +22,9 @@
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/errors.h"
+#include "core/wake.h"
 #include "lease/lease.h"
+#include "loop/compact.h"
 #include "loop/due.h"
 #include "loop/run.h"
 
@@ -40,10 +42,6 @@ typedef struct Session
 	const LoopRules *leased;	/* NULL: no lease held */
 	int64		epoch;
 	TimestampTz renew_at;
-
-	/* of the run in progress */
-	bool		locked;
-	LOCKTAG		run_tag;
 } Session;
 
 static void
@@ -161,7 +159,8 @@ commit_run(LoopRun *run)
 		return;
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && !run_timed_out())
 		ReThrowError(error);
-	run_book_failure(run, error);
+	if (run_lock(run->rules->loop_name, run->entity_id))
+		run_book_failure(run, error);
 	FreeErrorData(error);
 	next_transaction();
 }
@@ -189,13 +188,10 @@ run_next(Session *session, const LoopRules *rules, DueLoop *loop)
 	run.epoch = session->epoch;
 	run.in_session = true;
 	/* one that runs elsewhere at this moment is not ours to wait for */
-	session->locked = run_lock(rules->loop_name, entity->entity_id, &session->run_tag);
-	if (session->locked)
+	if (run_lock(rules->loop_name, entity->entity_id))
 	{
 		run_execute(&run);
 		commit_run(&run);
-		run_unlock(&session->run_tag);
-		session->locked = false;
 		if (run.outcome == RUN_DONE)
 			session->left--;
 	}
@@ -229,8 +225,6 @@ run_one_loop(Session *session, const LoopRules *rules)
 static void
 clean_up(Session *session)
 {
-	if (session->locked)
-		run_unlock(&session->run_tag);
 	if (session->leased != NULL)
 	{
 		SPI_rollback();
@@ -296,6 +290,14 @@ reconcile_run_loop(PG_FUNCTION_ARGS)
 		find_due(&session);
 		for (int i = 0; i < session.nloops; i++)
 			run_one_loop(&session, &session.loops[i]);
+		if (wake_hook == NULL)
+		{
+			/* no engine, so nobody else keeps the segments small */
+			compact_move();
+			next_transaction();
+			compact_truncate();
+			next_transaction();
+		}
 	}
 	PG_CATCH();
 	{

@@ -371,7 +371,7 @@ reconcile_watch(PG_FUNCTION_ARGS)
 	LoopRules	rules;
 	Relation	rel;
 
-	require_primary("watch");
+	require_writable("watch");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	if (PG_ARGISNULL(1))
 		arg_null("relation");
@@ -404,7 +404,7 @@ reconcile_unwatch(PG_FUNCTION_ARGS)
 	LoopRules	rules;
 	Relation	rel;
 
-	require_primary("unwatch");
+	require_writable("unwatch");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	if (PG_ARGISNULL(1))
 		arg_null("relation");

@@ -1,0 +1,83 @@
+--
+-- The public surface (P11): what every function takes and gives, how it may be
+-- planned, whose path it runs with, who may call it, and that it says so.
+--
+-- A change here is a change of what users rely on.
+\pset format unaligned
+
+-- name, arguments with defaults, result
+SELECT p.proname || '(' || pg_get_function_arguments(p.oid) || ')' ||
+       coalesce(' RETURNS ' || pg_get_function_result(p.oid), '') AS function
+  FROM pg_proc p
+ WHERE p.pronamespace = 'reconcile'::regnamespace
+ ORDER BY p.proname COLLATE "C", p.oid;
+
+-- kind, language, volatility, parallel safety, SECURITY DEFINER, settings, who may call it besides the owner
+SELECT p.proname, p.prokind AS kind, l.lanname AS language, p.provolatile AS volatile, p.proparallel AS parallel, p.prosecdef AS definer,
+       array_to_string(p.proconfig, ', ') AS settings,
+       (SELECT string_agg(CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, ', ')
+          FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee <> p.proowner) AS others
+  FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+ WHERE p.pronamespace = 'reconcile'::regnamespace
+ ORDER BY p.proname COLLATE "C", p.oid;
+
+-- A function without a search path of its own is in this list, with its reason; nothing in the list is without need
+WITH excused (proname, reason) AS (VALUES
+    ('create_loop', 'resolves the names in its arguments with the caller''s path; its own SQL is fully qualified'),
+    ('alter_loop', 'resolves the names in its arguments with the caller''s path; its own SQL is fully qualified'),
+    ('enqueue', 'hot; its own SQL is fully qualified'),
+    ('enqueue_many', 'hot; its own SQL is fully qualified'),
+    ('watch_trigger', 'hot; runs no SQL'),
+    ('apply_fenced', 'hot; its own SQL is fully qualified'),
+    ('fenced_write', 'hot; its own SQL is fully qualified'),
+    ('fenced_epoch', 'hot; runs no SQL'),
+    ('json_merge_patch', 'pure; runs no SQL'),
+    ('current_run', 'hot; runs no SQL'),
+    ('permanent_error', 'hot; runs no SQL'),
+    ('run_loop', 'commits, which SET forbids; sets the path in each transaction that it opens')
+), bare AS (
+    SELECT p.proname FROM pg_proc p
+     WHERE p.pronamespace = 'reconcile'::regnamespace
+       AND NOT EXISTS (SELECT FROM unnest(p.proconfig) c WHERE c = 'search_path=pg_catalog, pg_temp')
+)
+SELECT coalesce(b.proname, e.proname) AS unexplained
+  FROM bare b FULL JOIN excused e ON e.proname = b.proname
+ WHERE b.proname IS NULL OR e.proname IS NULL
+ ORDER BY 1;
+
+-- None is SECURITY DEFINER; all in C are ours; each says what it does
+SELECT p.proname AS definer FROM pg_proc p WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prosecdef;
+SELECT p.proname AS wrong_symbol FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+ WHERE p.pronamespace = 'reconcile'::regnamespace AND l.lanname = 'c' AND p.prosrc <> 'reconcile_' || p.proname;
+SELECT p.oid::regprocedure AS no_comment FROM pg_proc p
+ WHERE p.pronamespace = 'reconcile'::regnamespace AND obj_description(p.oid, 'pg_proc') IS NULL;
+SELECT c.relname AS no_comment FROM pg_class c
+ WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind IN ('r', 'v') AND obj_description(c.oid, 'pg_class') IS NULL;
+
+-- Views: their columns; ids have the default collation, so that a join uses the user's index
+SELECT c.relname || ' (' || string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum) || ')' AS view
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+ WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')
+ GROUP BY c.relname ORDER BY c.relname COLLATE "C";
+SELECT c.relname, a.attname AS not_default_collation
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+ WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')
+   AND a.atttypid = 'text'::regtype AND a.attcollation <> 'default'::regcollation
+ ORDER BY 1, 2;
+SELECT c.relname AS no_security_barrier FROM pg_class c
+ WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')
+   AND NOT 'security_barrier=true' = ANY (coalesce(c.reloptions, '{}'));
+
+-- Tables: nobody but the owner; no column of type oid, and of the reg* types only regclass and regrole
+SELECT c.relname, a.grantee::regrole, a.privilege_type
+  FROM pg_class c, aclexplode(c.relacl) a
+ WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind IN ('r', 'S') AND a.grantee <> c.relowner;
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod) AS not_dumpable
+  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+ WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'r'
+   AND a.atttypid = ANY (ARRAY['oid', 'regproc', 'regprocedure', 'regoper', 'regoperator', 'regtype', 'regnamespace', 'regconfig', 'regdictionary', 'regcollation']::regtype[]);
+
+-- A table without a primary key has REPLICA IDENTITY FULL, so that no publication refuses its deletes
+SELECT c.relname AS no_identity FROM pg_class c
+ WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'r' AND c.relreplident <> 'f'
+   AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary);

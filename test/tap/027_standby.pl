@@ -1,0 +1,92 @@
+# On a hot standby no process of ours runs, what changes anything is refused
+# with 25006, and views read; after a promotion the loops run, and the terms of
+# the dispatcher before are followed by higher epochs.
+
+use strict;
+use warnings;
+
+use ReconcileTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $conf = "max_worker_processes = 16\n";
+my $primary = new_node('primary', allows_streaming => 1, conf => $conf);
+
+$primary->safe_psql('postgres', <<~'EOS');
+	CREATE TABLE seen (id text, epoch bigint, system text DEFAULT current_setting('cluster_name'));
+	CREATE FUNCTION see(id text) RETURNS void LANGUAGE sql AS 'INSERT INTO seen VALUES (id, reconcile.fenced_epoch())';
+	SELECT reconcile.create_loop('plain', 'see', default_requeue => '1 h', concurrency => 2);
+	SELECT reconcile.create_loop('leased', 'see', default_requeue => '1 h', lease_ttl => '1 h');
+	SELECT reconcile.enqueue_many(l, '{a,b}') FROM unnest('{plain,leased}'::text[]) l;
+	SELECT reconcile.acquire_lease('mine', 'me', '1 h');
+	EOS
+$primary->poll_query_until('postgres', 'SELECT count(*) = 4 FROM seen') or die;
+
+my $standby = new_standby($primary, 'standby', conf => $conf);
+$primary->wait_for_catchup($standby);
+
+# ---------------------------------------------------------------------------
+# As a standby
+
+my @views = split /\n/, $standby->safe_psql('postgres', q{SELECT viewname FROM pg_views WHERE schemaname = 'reconcile' ORDER BY 1});
+for my $view (@views)
+{
+	my ($status, $out, $err) = $standby->psql('postgres', "SELECT * FROM reconcile.$view");
+	is("$status$err", '0', "the view $view reads");
+}
+is($standby->safe_psql('postgres', 'SELECT loop_name, waiting FROM reconcile.loops ORDER BY 1'), "leased|2\nplain|2", 'with what the primary has');
+is($standby->safe_psql('postgres', 'SELECT reconciler_id, epoch, live FROM reconcile.leases ORDER BY 1'), "leased|1|t\nmine|1|t", 'and its leases');
+
+for my $call (
+	q{reconcile.enqueue('plain', 'x')},
+	q{reconcile.enqueue_many('plain', '{x}')},
+	q{reconcile.create_loop('another', 'see')},
+	q{reconcile.alter_loop('plain', '{"concurrency": 3}')},
+	q{reconcile.drop_loop('plain')},
+	q{reconcile.pause_loop('plain')},
+	q{reconcile.resume_loop('plain')},
+	q{reconcile.watch('plain', 'seen', 'id')},
+	q{reconcile.unwatch('plain', 'seen')},
+	q{reconcile.revive('plain', 'x')},
+	q{reconcile.forget('plain', 'x')},
+	q{reconcile.acquire_lease('other', 'me')},
+	q{reconcile.try_acquire_lease('other', 'me')},
+	q{reconcile.renew_lease('mine', 'me', 1)},
+	q{reconcile.release_lease('mine', 'me', 1)},
+	q{reconcile.bind_lease('mine', 'me', 1)},
+	q{reconcile.apply_fenced('mine', 'x', 1, '{}')},
+	q{reconcile.fenced_write('x', '{}')})
+{
+	my ($status, $out, $err) = $standby->psql('postgres', "\\set VERBOSITY sqlstate\nSELECT $call");
+	like($err, qr/ERROR:  25006/, "$call is refused with 25006");
+}
+my ($status, $out, $err) = $standby->psql('postgres', "\\set VERBOSITY sqlstate\nCALL reconcile.run_loop()");
+like($err, qr/ERROR:  25006/, 'CALL reconcile.run_loop() is refused with 25006');
+
+# What runs here can be seen only now, after all of the above.
+is($standby->safe_psql('postgres', 'SELECT count(*) FROM reconcile.workers'), '0', 'no process of ours is there');
+is($standby->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'reconcile%'}), '0', 'nor by another name');
+
+# ---------------------------------------------------------------------------
+# After the promotion
+
+$primary->safe_psql('postgres', q{SELECT reconcile.enqueue('plain', 'waits', '1 h')});
+$primary->wait_for_catchup($standby);
+$primary->stop('immediate');
+$standby->promote;
+
+$standby->safe_psql('postgres', q{SELECT reconcile.enqueue_many(l, '{a,c}') FROM unnest('{plain,leased}'::text[]) l});
+ok( $standby->poll_query_until('postgres', <<~'EOS'), 'after the promotion the loops run');
+	SELECT count(*) = 8 FROM seen
+	EOS
+is($standby->safe_psql('postgres', q{SELECT DISTINCT epoch FROM seen WHERE id = 'c' AND epoch IS NOT NULL}), '2',
+	'under a higher epoch');
+is($standby->safe_psql('postgres', q{SELECT epoch, end_reason FROM reconcile.lease_history WHERE reconciler_id = 'leased' ORDER BY 1}),
+	"1|forced\n2|", 'granted at once, without waiting for the term before');
+is($standby->safe_psql('postgres', q{SELECT epoch, live FROM reconcile.leases WHERE reconciler_id = 'mine'}), '1|t',
+	'the term of a client goes on');
+is($standby->safe_psql('postgres', q{SELECT loop_name, entity_id, count(*) FROM reconcile.mark GROUP BY 1, 2 ORDER BY 1, 2}),
+	"leased|a|1\nleased|b|1\nleased|c|1\nplain|a|1\nplain|b|1\nplain|c|1\nplain|waits|1",
+	'and every look and delay of before is there once');
+
+finish();
