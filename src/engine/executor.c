@@ -123,6 +123,7 @@ settings_fix(void)
 		{"lock_timeout", "0"},
 		{"idle_in_transaction_session_timeout", "0"},
 		{"session_replication_role", "origin"},
+		{"role", "none"},
 	};
 
 	for (int i = 0; i < lengthof(fixed); i++)

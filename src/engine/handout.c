@@ -199,8 +199,12 @@ static void
 job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 {
 	Vanished	vanished = {job};
+	DispatchLoop *loop = track->loop;
+	bool		led = job->rules.lease_ttl_ms <= 0 ||
+		(loop->leading && loop->epoch == job->epoch && now < loop->expires_at);
 
-	if (track->cancelled_at == 0)
+	/* one that we cancelled, or that a take-over of the lease ended, is not to blame */
+	if (track->cancelled_at == 0 && led)
 		(void) process_transaction(book_vanished, &vanished);
 	/* it may have committed before it went: only the segments know */
 	dispatcher->rescan_owed = true;

@@ -117,7 +117,8 @@ contend(DispatchLoop *loop, TimestampTz now)
 			break;
 		case LEASE_HELD:
 			loop->lease_retry_ms = 0;
-			loop->lease_at = Max(work.lease.expires_at, now) + 1000;
+			/* after a crash that is later than its expiry: no look before it is of use */
+			loop->lease_at = Max(lease_deadline(&work.lease), now) + 1000;
 			break;
 		case LEASE_DRAINING:
 			handout_cancel_orphans(loop->rules.loop_name);

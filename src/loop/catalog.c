@@ -43,7 +43,6 @@
 #include "core/plan.h"
 #include "core/wake.h"
 #include "loop/loop.h"
-#include "loop/mark.h"
 #include "loop/watch.h"
 
 #define CONCURRENCY_MAX	1024
@@ -926,20 +925,11 @@ reconcile_alter_loop(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* Deletes a loop's marks: one at a time, as a scan comes by them. */
-static void
-delete_mark_of_loop(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
-{
-	if (strcmp(loop_name, (const char *) arg) == 0)
-		mark_delete(loop_name, entity_id, ref, 1);
-}
-
 PG_FUNCTION_INFO_V1(reconcile_drop_loop);
 Datum
 reconcile_drop_loop(PG_FUNCTION_ARGS)
 {
 	SqlScope	scope;
-	Snapshot	snapshot;
 	char	   *loop_name;
 	Datum		value;
 
@@ -954,9 +944,7 @@ reconcile_drop_loop(PG_FUNCTION_ARGS)
 	sql_run_latest(&plans[PLAN_DELETE_ENTITIES], &value, NULL);
 	sql_end(&scope);
 
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	mark_scan_all(snapshot, delete_mark_of_loop, loop_name);
-	UnregisterSnapshot(snapshot);
+	loop_delete_marks(loop_name, NULL);
 	watch_drop_all(loop_name);
 	wake_reload();
 	PG_RETURN_VOID();

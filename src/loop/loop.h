@@ -50,6 +50,13 @@ extern bool loop_find_owner(const char *loop_name, Oid *owner);
 extern void loop_require_trigger(const char *loop_name);
 
 /*
+ * Deletes the marks of an entity (NULL: of the whole loop) that have committed,
+ * also those that are being moved meanwhile; returns how many.  Waits for who
+ * is deleting one.
+ */
+extern int	loop_delete_marks(const char *loop_name, const char *entity_id);
+
+/*
  * The reconciler's oid by its stored signature; InvalidOid if it is gone, or is
  * no longer f(text) returning interval or void.  No error, no rights needed.
  */

@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "common/pg_prng.h"
 #include "fmgr.h"
@@ -220,32 +221,62 @@ reconcile_revive(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(true);
 }
 
-typedef struct Forgetting
+typedef struct Deleting
 {
 	const char *loop_name;
-	const char *entity_id;
+	const char *entity_id;		/* NULL: all of the loop */
 	int			deleted;
-} Forgetting;
+	int			missed;			/* gone since the snapshot */
+} Deleting;
 
 static void
-forget_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
+delete_visited(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
 {
-	Forgetting *forgetting = arg;
+	Deleting   *deleting = arg;
 
-	if (strcmp(loop_name, forgetting->loop_name) == 0 && strcmp(entity_id, forgetting->entity_id) == 0)
-		forgetting->deleted += mark_delete(loop_name, entity_id, ref, 1);
+	if (strcmp(loop_name, deleting->loop_name) != 0 ||
+		(deleting->entity_id != NULL && strcmp(entity_id, deleting->entity_id) != 0))
+		return;
+	if (mark_delete(loop_name, entity_id, ref, 1) > 0)
+		deleting->deleted++;
+	else
+		deleting->missed++;
+}
+
+/*
+ * A mark that is gone when we come to it was answered, or moved to another
+ * segment where our snapshot does not see it: then look again.
+ */
+int
+loop_delete_marks(const char *loop_name, const char *entity_id)
+{
+	Deleting	deleting = {0};
+
+	deleting.loop_name = loop_name;
+	deleting.entity_id = entity_id;
+	do
+	{
+		Snapshot	snapshot;
+
+		/* what this transaction deleted before must not be met again */
+		CommandCounterIncrement();
+		deleting.missed = 0;
+		snapshot = RegisterSnapshot(GetLatestSnapshot());
+		mark_scan_all(snapshot, delete_visited, &deleting);
+		UnregisterSnapshot(snapshot);
+	} while (deleting.missed > 0);
+	return deleting.deleted;
 }
 
 PG_FUNCTION_INFO_V1(reconcile_forget);
 Datum
 reconcile_forget(PG_FUNCTION_ARGS)
 {
-	Forgetting	forgetting = {0};
-	Snapshot	snapshot;
 	char	   *loop_name;
 	char	   *entity_id;
 	LoopRules	rules;
 	bool		remembered;
+	int			deleted;
 
 	require_writable("forget");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
@@ -254,12 +285,8 @@ reconcile_forget(PG_FUNCTION_ARGS)
 	loop_require(loop_name, &rules);
 
 	remembered = change(PLAN_FORGET, loop_name, CStringGetTextDatum(entity_id));
-	forgetting.loop_name = loop_name;
-	forgetting.entity_id = entity_id;
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	mark_scan_all(snapshot, forget_mark, &forgetting);
-	UnregisterSnapshot(snapshot);
-	PG_RETURN_BOOL(remembered || forgetting.deleted > 0);
+	deleted = loop_delete_marks(loop_name, entity_id);
+	PG_RETURN_BOOL(remembered || deleted > 0);
 }
 
 /* ----------------------------------------------------------------

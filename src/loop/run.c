@@ -429,7 +429,7 @@ run_execute(LoopRun *run)
 	run->attempt = facts.failures + 1;
 
 	function = loop_resolve_function(rules->reconciler);
-	if (!OidIsValid(function) || !compat_proc_execute_ok(function, rules->owner))
+	if (!OidIsValid(function) || loop_function_problem(function, rules->owner) != LOOP_FUNCTION_OK)
 	{
 		run->outcome = RUN_NO_FUNCTION;
 		return;

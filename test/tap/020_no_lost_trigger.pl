@@ -164,7 +164,7 @@ for my $stop (1 .. $stops + 1)
 	}
 	else
 	{
-		$load->signal('INT');
+		$load->signal('TERM');
 	}
 	$load->finish;
 }

@@ -62,7 +62,11 @@ sub observe
 	my $wal = $probe->query_safe('SELECT pg_current_wal_insert_lsn()');
 	my $logged = -s $node->logfile;
 	my $from = time();
-	usleep(100_000) while time() < $until;
+	my %last = %before;
+	while (time() < $until) {
+	    usleep(20_000);
+	    for (keys %kind) { my $w = waits_of($_); if ($w != $last{$_}) { diag sprintf '%s %s %.3f', $kind{$_}, $w - $last{$_}, time()-$from; $last{$_} = $w } }
+	}
 
 	my %seen = (
 		seconds => time() - $from,
