@@ -31,6 +31,7 @@ OBJS = \
 	src/fence/fence.o \
 	src/fence/fence_sql.o \
 	src/fence/merge_patch.o \
+	src/loop/function.o \
 	src/loop/catalog.o \
 	src/loop/mark.o \
 	src/loop/due.o \

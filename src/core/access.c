@@ -12,6 +12,8 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/syscache.h"
 
 #include "core/access.h"
 #include "core/compat.h"
@@ -65,6 +67,89 @@ static SqlPlan plans[] = {
 	}
 };
 
+/* ----------------------------------------------------------------
+ * What was allowed lately
+ *
+ * Kept until a grant or a loop changes, which sends an invalidation of the table
+ * of grants with it, or any role does.  A refusal is not kept.
+ * ----------------------------------------------------------------
+ */
+
+typedef struct Allowed
+{
+	Oid			caller;
+	Capability	capability;
+	char		reconciler_id[RECONCILER_ID_MAX + 1];
+} Allowed;
+
+#define ALLOWED_KEPT	16
+
+static Allowed kept[ALLOWED_KEPT];
+static int	kept_next = 0;
+static Oid	kept_for = InvalidOid;	/* table of grants of the install that they were asked in */
+
+static void
+table_changed(Datum arg, Oid relid)
+{
+	/* InvalidOid: anything may have changed */
+	if (relid == kept_for || !OidIsValid(relid))
+		memset(kept, 0, sizeof(kept));
+}
+
+static void
+role_changed(Datum arg, int cacheid, uint32 hashvalue)
+{
+	memset(kept, 0, sizeof(kept));
+}
+
+void
+access_changed(void)
+{
+	CacheInvalidateRelcacheByRelid(install_get()->access_grant);
+}
+
+static bool
+is_kept(Oid caller, Capability capability, const char *reconciler_id)
+{
+	for (int i = 0; i < ALLOWED_KEPT; i++)
+	{
+		if (kept[i].caller == caller && kept[i].capability == capability &&
+			strcmp(kept[i].reconciler_id, reconciler_id) == 0)
+			return true;
+	}
+	return false;
+}
+
+static void
+keep(Oid caller, Capability capability, const char *reconciler_id)
+{
+	Allowed    *allowed = &kept[kept_next++ % ALLOWED_KEPT];
+
+	allowed->caller = caller;
+	allowed->capability = capability;
+	strlcpy(allowed->reconciler_id, reconciler_id, sizeof(allowed->reconciler_id));
+}
+
+/* Empties what is kept if it is of another install; registers for changes. */
+static void
+keep_begin(void)
+{
+	static bool registered = false;
+
+	if (!registered)
+	{
+		CacheRegisterRelcacheCallback(table_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(AUTHOID, role_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, role_changed, (Datum) 0);
+		registered = true;
+	}
+	if (kept_for != install_get()->access_grant)
+	{
+		kept_for = install_get()->access_grant;
+		memset(kept, 0, sizeof(kept));
+	}
+}
+
 bool
 access_allowed(Capability capability, const char *reconciler_id)
 {
@@ -75,6 +160,9 @@ access_allowed(Capability capability, const char *reconciler_id)
 
 	if (superuser_arg(caller) || caller == install_get()->owner)
 		return true;
+	keep_begin();
+	if (is_kept(caller, capability, reconciler_id))
+		return true;
 
 	values[0] = CStringGetTextDatum(capability_name[capability]);
 	values[1] = CStringGetTextDatum(reconciler_id);
@@ -82,6 +170,8 @@ access_allowed(Capability capability, const char *reconciler_id)
 	sql_begin(&scope);
 	allowed = sql_run_latest(&plans[PLAN_ALLOWED], values, NULL) > 0;
 	sql_end(&scope);
+	if (allowed)
+		keep(caller, capability, reconciler_id);
 	return allowed;
 }
 
@@ -214,6 +304,7 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 		sql_run(&plans[PLAN_REVOKE], values, NULL);
 	}
 	sql_end(&scope);
+	access_changed();
 }
 
 PG_FUNCTION_INFO_V1(reconcile_grant_access);

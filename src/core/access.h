@@ -28,6 +28,9 @@ extern bool access_allowed(Capability capability, const char *reconciler_id);
 /* The same, or 42501 naming the reconciler id. */
 extern void access_require(Capability capability, const char *reconciler_id);
 
+/* A grant, or who owns a loop, changed: what sessions keep of it is void when this commits. */
+extern void access_changed(void);
+
 /* Grants EXECUTE on what a loop's owner may call, when a loop gets that owner. */
 extern void access_grant_owner(Oid role);
 

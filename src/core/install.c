@@ -53,6 +53,7 @@ install_find(void)
 	ReleaseSysCache(tuple);
 
 	cached.lock_class = get_relname_relid("loop", schema);
+	cached.access_grant = get_relname_relid("access_grant", schema);
 	for (int i = 0; i < MARK_SEGMENTS; i++)
 	{
 		char		name[] = "mark_0";

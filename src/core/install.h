@@ -19,6 +19,7 @@ typedef struct Install
 	Oid			owner;			/* of that schema: as whom our own plans run */
 	Oid			lock_class;		/* oid of reconcile.loop: class of our object locks */
 	Oid			segment[MARK_SEGMENTS]; /* the mark segments */
+	Oid			access_grant;	/* reconcile.access_grant: invalidated when rights change */
 } Install;
 
 /* The install, or NULL where the extension is not there (or is no longer). */

@@ -8,6 +8,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
+#include "core/access.h"
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/wake.h"
@@ -55,7 +56,7 @@ engine_init(void)
  * ----------------------------------------------------------------
  */
 
-/* Runs in flight in this database, from shared memory; none without preload. */
+/* Runs in flight in this database that the caller may observe, from shared memory; none without preload. */
 PG_FUNCTION_INFO_V1(reconcile_running);
 Datum
 reconcile_running(PG_FUNCTION_ARGS)
@@ -87,7 +88,7 @@ reconcile_running(PG_FUNCTION_ARGS)
 				pid = slot->pid;
 			}
 			SpinLockRelease(&slot->mutex);
-			if (pid == 0)
+			if (pid == 0 || !access_allowed(CAP_OBSERVE, loop_name))
 				continue;
 			values[0] = CStringGetTextDatum(loop_name);
 			values[1] = CStringGetTextDatum(entity_id);

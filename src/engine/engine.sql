@@ -5,7 +5,7 @@ CREATE FUNCTION reconcile.running()
     LANGUAGE c VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_running';
 COMMENT ON FUNCTION reconcile.running() IS
-'Runs in flight in this database, from shared memory; no rows where the library is not preloaded.';
+'Runs in flight in this database that the caller may observe, from shared memory; no rows where the library is not preloaded.';
 
 CREATE FUNCTION reconcile.worker_list()
     RETURNS TABLE (pid int, kind text, database_id oid, role_id oid, state text, loop_name text, since timestamptz)

@@ -73,4 +73,10 @@ typedef enum LoopFunctionProblem
 
 extern LoopFunctionProblem loop_function_problem(Oid function, Oid owner);
 
+/*
+ * Resolves what the caller named, by his search path, into rules->reconciler;
+ * rules->owner is known.  22023, 42501 or 42883, naming the argument.
+ */
+extern void loop_set_reconciler(LoopRules *rules, const char *text);
+
 #endif							/* RECONCILE_LOOP_H */

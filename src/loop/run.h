@@ -24,7 +24,7 @@ typedef enum RunOutcome
 	RUN_DONE,					/* it ran; see result */
 	RUN_DROPPED,				/* nothing asked for it: marks gone, or dead and none revives */
 	RUN_NOT_LEADER,				/* the lease is not (or no longer) the given one; nothing consumed */
-	RUN_NO_FUNCTION				/* the loop's function is gone, or its owner may not call it; nothing consumed */
+	RUN_NO_FUNCTION				/* the loop's function is gone or may not be called; nothing consumed */
 } RunOutcome;
 
 typedef struct LoopRun

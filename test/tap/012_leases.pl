@@ -88,13 +88,13 @@ is(history('expiring'), '1 client expired, 2 dispatcher', 'the history says how'
 # ----------------------------------------------------------------------
 note 'failures to acquire';
 
-sql($node, q{ALTER TABLE reconcile.lease ADD CONSTRAINT full CHECK (reconciler_id <> 'unlucky')});
+sql($node, q{ALTER TABLE reconcile.lease ADD CONSTRAINT no_room CHECK (reconciler_id <> 'unlucky')});
 my $log_from = -s $node->logfile;
 make_loop($node, 'unlucky', options => q{lease_ttl => '1 hour'}, body => $write);
 enqueue($node, 'unlucky', 'a');
-ok($node->wait_for_log(qr/(?:violates check constraint "full".*){2}/s, $log_from), 'acquiring fails, twice');
+ok($node->wait_for_log(qr/(?:violates check constraint "no_room".*){2}/s, $log_from), 'acquiring fails, twice');
 is(tries($node, 'unlucky'), 0, 'nothing runs');
-sql($node, q{ALTER TABLE reconcile.lease DROP CONSTRAINT full});
+sql($node, q{ALTER TABLE reconcile.lease DROP CONSTRAINT no_room});
 wait_for($node, q{EXISTS (SELECT FROM app.run WHERE loop_name = 'unlucky' AND epoch = 1)}, 'it runs when acquiring succeeds (120)');
 
 # ----------------------------------------------------------------------

@@ -10,28 +10,32 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 # Nobody else writes WAL by himself.
-my $node = new_node('idle', conf => <<~'EOC');
+my $conf = <<~'EOC';
 	max_worker_processes = 16
 	autovacuum = off
 	checkpoint_timeout = '1 h'
 	reconcile.worker_idle_timeout = '10 min'
 	EOC
 
-my $probe = $node->background_psql('postgres');
-$probe->query_safe(<<~'EOS');
-	CREATE TABLE seen (id text, at timestamptz DEFAULT clock_timestamp());
-	CREATE FUNCTION see(id text) RETURNS void LANGUAGE sql AS 'INSERT INTO seen (id) VALUES (id)';
-	SELECT reconcile.create_loop('plain', 'see', default_requeue => '1 h', concurrency => 2);
-	SELECT reconcile.create_loop('asleep', 'see');
-	SELECT reconcile.pause_loop('asleep');
-	SELECT reconcile.enqueue('asleep', 'due, but paused');
-	SELECT reconcile.enqueue_many('plain', ARRAY(SELECT 'e' || n FROM generate_series(1, 100) n));
-	EOS
-$node->poll_query_until('postgres', 'SELECT count(*) = 100 FROM seen') or die;
-
-sub processes
+# observed_node(NAME, OPTIONS): a node with a loop that has worked, and one that
+# has work but is paused.
+sub observed_node
 {
-	return map { (split /\|/)[ 0, 1 ] } split /\n/, $probe->query_safe('SELECT pid, kind FROM reconcile.workers');
+	my ($name, $options) = @_;
+	my $node = new_node($name, conf => $conf);
+	my $session = $node->background_psql('postgres');
+
+	$session->query_safe(<<~"EOS");
+		CREATE TABLE seen (id text, at timestamptz DEFAULT clock_timestamp());
+		CREATE FUNCTION see(id text) RETURNS void LANGUAGE sql AS 'INSERT INTO seen (id) VALUES (id)';
+		SELECT reconcile.create_loop('works', 'see', default_requeue => '1 h', concurrency => 2 $options);
+		SELECT reconcile.create_loop('asleep', 'see');
+		SELECT reconcile.pause_loop('asleep');
+		SELECT reconcile.enqueue('asleep', 'due, but paused');
+		SELECT reconcile.enqueue_many('works', ARRAY(SELECT 'e' || n FROM generate_series(1, 100) n));
+		EOS
+	$node->poll_query_until('postgres', 'SELECT count(*) = 100 FROM seen') or die;
+	return { node => $node, session => $session };
 }
 
 sub waits_of
@@ -41,76 +45,90 @@ sub waits_of
 	return slurp_file("/proc/$pid/status") =~ /^voluntary_ctxt_switches:\s+(\d+)/m ? $1 : -1;
 }
 
-# observe(SECONDS): what happens between now and a run that is due then. Each
-# process' waits, the WAL written, the bytes logged.
-sub observe
+sub begin_observation
 {
-	my ($seconds) = @_;
-	my %kind = processes();
+	my ($it) = @_;
 
-	$probe->query_safe("SELECT reconcile.enqueue('plain', 'marker', '$seconds s')");
-	my $until = time() + $seconds - 0.5;
-	# The enqueue itself wakes the dispatcher, and what comes of it settles.
-	my $settled = time() + 2;
-	my %before;
-	do
-	{
-		%before = map { $_ => waits_of($_) } keys %kind;
-		usleep(200_000);
-	} while (time() < $settled || grep { waits_of($_) != $before{$_} && $kind{$_} ne 'dispatcher' } keys %before);
-
-	my $wal = $probe->query_safe('SELECT pg_current_wal_insert_lsn()');
-	my $logged = -s $node->logfile;
-	my $from = time();
-	my %last = %before;
-	while (time() < $until) {
-	    usleep(20_000);
-	    for (keys %kind) { my $w = waits_of($_); if ($w != $last{$_}) { diag sprintf '%s %s %.3f', $kind{$_}, $w - $last{$_}, time()-$from; $last{$_} = $w } }
-	}
-
-	my %seen = (
-		seconds => time() - $from,
-		wal => $probe->query_safe("SELECT pg_current_wal_insert_lsn() - '$wal'"),
-		log => (-s $node->logfile) - $logged,
-		waits => { map { ("$kind{$_} $_" => waits_of($_) - $before{$_}) } keys %kind },
-		snapshots => $probe->query_safe(
-			q{SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'reconcile%' AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL OR xact_start IS NOT NULL)}));
-	$node->poll_query_until('postgres', "SELECT EXISTS (SELECT FROM seen WHERE id = 'marker')") or die;
-	$probe->query_safe("DELETE FROM seen");
-	return \%seen;
+	# What ends with the work, such as the statistics of it, is done after ten seconds.
+	$it->{node}->poll_query_until('postgres', q{SELECT max(at) < clock_timestamp() - interval '11 s' FROM seen}) or die;
+	$it->{pids} = { map { split /\|/ } split /\n/, $it->{session}->query_safe(q{SELECT kind || ' ' || pid, pid FROM reconcile.workers}) };
+	$it->{wal} = $it->{session}->query_safe('SELECT pg_current_wal_insert_lsn()');
+	$it->{log} = -s $it->{node}->logfile;
+	$it->{waits} = { map { ($_ => waits_of($it->{pids}{$_})) } keys %{ $it->{pids} } };
+	return;
 }
 
-my $seen = observe(12);
-cmp_ok($seen->{seconds}, '>', 7, 'nothing is due for several seconds');
-note sprintf 'observed for %.1f s', $seen->{seconds};
-my %kinds = map { (split / /, $_)[0] => 1 } keys %{ $seen->{waits} };
-is(join(' ', sort keys %kinds), 'dispatcher executor launcher', 'all processes of ours are there');
-is($seen->{waits}{$_}, 0, "$_ does not wake up") for sort keys %{ $seen->{waits} };
-is($seen->{wal}, '0', 'no WAL is written');
-is($seen->{log}, 0, 'no line is logged');
-is($seen->{snapshots}, '', 'no snapshot is held');
+sub end_observation
+{
+	my ($it) = @_;
+
+	$it->{waits}{$_} = waits_of($it->{pids}{$_}) - $it->{waits}{$_} for keys %{ $it->{pids} };
+	$it->{log} = (-s $it->{node}->logfile) - $it->{log};
+	$it->{wal} = $it->{session}->query_safe("SELECT pg_current_wal_insert_lsn() - '$it->{wal}'");
+	$it->{snapshots} = $it->{session}->query_safe(<<~'EOS');
+		SELECT pid FROM pg_stat_activity
+		 WHERE backend_type LIKE 'reconcile%' AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL OR xact_start IS NOT NULL)
+		EOS
+	return;
+}
+
+my $plain = observed_node('plain', '');
+my $leased = observed_node('leased', q{, lease_ttl => '6 s'});
+begin_observation($plain);
+begin_observation($leased);
+
+# The first thing that is due ends it.
+my $started = time();
+$_->{session}->query_safe(q{SELECT reconcile.enqueue('works', 'the next', '10 s')}) for $plain, $leased;
+for my $it ($plain, $leased)
+{
+	# The enqueue wakes the dispatcher, and writes.
+	my ($dispatcher) = grep { /^dispatcher/ } keys %{ $it->{pids} };
+	my $woken = $it->{waits}{$dispatcher};
+	usleep(1000) while waits_of($it->{pids}{$dispatcher}) == $woken;
+	$it->{node}->poll_query_until('postgres', 'SELECT pg_current_wal_insert_lsn() = pg_current_wal_flush_lsn()') or die;
+	begin_observation($it);
+}
+my $seconds = time();
+usleep(20_000) while time() < $started + 9.5;
+$seconds = time() - $seconds;
+end_observation($_) for $plain, $leased;
+
+cmp_ok($seconds, '>', 7, 'nothing is due for several seconds');
+note sprintf 'observed for %.1f s', $seconds;
+
+# ---------------------------------------------------------------------------
+# Nothing at all
+
+is(join(' ', sort map { (split / /)[0] } keys %{ $plain->{pids} }), 'dispatcher executor executor launcher', 'all processes of ours are there');
+is($plain->{waits}{$_}, 0, "$_ does not wake up") for sort keys %{ $plain->{pids} };
+is($plain->{wal}, '0', 'no WAL is written');
+is($plain->{log}, 0, 'no line is logged');
+is($plain->{snapshots}, '', 'no snapshot is held');
 
 # ---------------------------------------------------------------------------
 # Renewals, and no more than these
 
-$probe->query_safe(q{SELECT reconcile.create_loop('leased', 'see', lease_ttl => '6 s')});
-$node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM reconcile.leases WHERE live)}) or die;
-$seen = observe(10);
-my $renewals = $seen->{seconds} / 2;
-note sprintf 'observed for %.1f s', $seen->{seconds};
-for my $process (sort keys %{ $seen->{waits} })
+my $renewals = $seconds / 2;
+for my $process (sort keys %{ $leased->{pids} })
 {
 	if ($process =~ /^dispatcher/)
 	{
-		cmp_ok($seen->{waits}{$process}, '<=', 2 * ($renewals + 1), "$process wakes up for renewals only");
-		cmp_ok($seen->{waits}{$process}, '>=', $renewals - 1, 'of which there are some');
+		cmp_ok($leased->{waits}{$process}, '<=', 2 * ($renewals + 1), "$process wakes up for renewals only");
+		cmp_ok($leased->{waits}{$process}, '>=', $renewals - 1, 'of which there are some');
 	}
 	else
 	{
-		is($seen->{waits}{$process}, 0, "$process does not wake up");
+		is($leased->{waits}{$process}, 0, "$process does not wake up");
 	}
 }
-cmp_ok($seen->{wal}, '<', 1000 * ($renewals + 1), 'and a renewal writes little');
+cmp_ok($leased->{wal}, '<', 1000 * ($renewals + 1), 'a renewal writes little');
+is($leased->{log}, 0, 'and logs nothing');
+is($leased->{snapshots}, '', 'no snapshot is held in between');
 
-$probe->quit;
+for my $it ($plain, $leased)
+{
+	ok($it->{node}->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM seen WHERE id = 'the next')}), 'what is due next runs');
+	$it->{session}->quit;
+}
 finish();

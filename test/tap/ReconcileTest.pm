@@ -25,6 +25,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use ServerLog;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(new_node new_standby watch_log expect_log finish);
 
@@ -99,10 +100,28 @@ sub expect_log
 	return;
 }
 
+# A session whose client has left may not know it yet; a stop would end it with
+# a FATAL.
+sub _await_clients
+{
+	my ($node) = @_;
+
+	return unless -e $node->data_dir . '/postmaster.pid';
+	for my $try (1 .. 50)
+	{
+		my ($status, $others) = $node->psql('postgres',
+			q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()});
+		return if $status != 0 || $others == 0;
+		usleep(20_000);
+	}
+	return;
+}
+
 # Stops all nodes and checks their logs: a WARNING, FATAL or PANIC, and a
 # process that died of a signal, must have been expected. Ends the test file.
 sub finish
 {
+	_await_clients($_) for @nodes;
 	$_->stop('fast', fail_ok => 1) for reverse @nodes;
 	foreach my $node (@nodes)
 	{
