@@ -44,6 +44,7 @@ typedef enum Blocking
 } Blocking;
 
 static Blocking blocking[ENGINE_DATABASES];
+static int	blocking_level[ENGINE_DATABASES];	/* nesting level of the command */
 static bool blocking_any = false;
 
 /* ----------------------------------------------------------------
@@ -76,6 +77,7 @@ block_database(Oid database, bool drop)
 		engine->databases[index].blocked_by = MyProcPid;
 		engine->databases[index].leave = true;
 		blocking[index] = drop ? BLOCKING_TO_DROP : BLOCKING_FOR_A_WHILE;
+		blocking_level[index] = GetCurrentTransactionNestLevel();
 		blocking_any = true;
 	}
 	LWLockRelease(&engine->lock);
@@ -99,10 +101,12 @@ block_database(Oid database, bool drop)
 	}
 }
 
-/* Lets our processes back in where they are wanted. */
+/* Lets our processes back in where they are wanted: what this nesting level, or one within it, blocked. */
 static void
-unblock_all(bool committed)
+unblock(int level, bool committed)
 {
+	bool		left = false;
+
 	if (!blocking_any)
 		return;
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
@@ -110,6 +114,11 @@ unblock_all(bool committed)
 	{
 		EngineDatabase *db = &engine->databases[i];
 
+		if (blocking[i] != BLOCKING_NOT && blocking_level[i] < level)
+		{
+			left = true;
+			continue;
+		}
 		if (blocking[i] != BLOCKING_NOT && db->blocked_by == MyProcPid)
 		{
 			db->blocked_by = 0;
@@ -120,7 +129,7 @@ unblock_all(bool committed)
 		}
 		blocking[i] = BLOCKING_NOT;
 	}
-	blocking_any = false;
+	blocking_any = left;
 	LWLockRelease(&engine->lock);
 	engine_wake_launcher();
 }
@@ -129,7 +138,23 @@ static void
 ddl_xact_callback(XactEvent event, void *arg)
 {
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
-		unblock_all(event == XACT_EVENT_COMMIT);
+		unblock(0, event == XACT_EVENT_COMMIT);
+}
+
+/* A command that is rolled back to a savepoint keeps nobody out. */
+static void
+ddl_subxact_callback(SubXactEvent event, SubTransactionId subid,
+					 SubTransactionId parent, void *arg)
+{
+	int			level = GetCurrentTransactionNestLevel();
+
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		unblock(level, false);
+	else if (event == SUBXACT_EVENT_COMMIT_SUB && blocking_any)
+	{
+		for (int i = 0; i < ENGINE_DATABASES; i++)
+			blocking_level[i] = Min(blocking_level[i], level - 1);
+	}
 }
 
 /* ----------------------------------------------------------------
@@ -260,4 +285,5 @@ ddl_init(void)
 	next_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	RegisterXactCallback(ddl_xact_callback, NULL);
+	RegisterSubXactCallback(ddl_subxact_callback, NULL);
 }

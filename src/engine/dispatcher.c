@@ -247,8 +247,10 @@ dispatcher_add_mark(const char *loop_name, const char *entity_id, const MarkRef 
 	n = due_excess(entity, now, &excess);
 	if (n > 0)
 	{
-		mark_delete(loop_name, entity_id, excess, n);
-		due_drop_excess(entity);
+		if (mark_try_delete(loop_name, entity_id, excess, n) == n)
+			due_drop_excess(entity);
+		else
+			due_keep_excess(entity);
 		pfree(excess);
 	}
 }

@@ -151,10 +151,11 @@ put_executor(ReturnSetInfo *rsinfo, ExecSlot *slot)
 	put_worker(rsinfo, "executor", pid, database, role,
 			   state == EXEC_STARTING ? "starting" : state != EXEC_ATTACHED ? "leaving" :
 			   loop_name[0] != '\0' ? "running" : "idle",
-			   loop_name[0] != '\0' ? loop_name : NULL, since);
+			   loop_name[0] != '\0' && database == MyDatabaseId &&
+			   access_allowed(CAP_OBSERVE, loop_name) ? loop_name : NULL, since);
 }
 
-/* Our processes in the whole server; none without preload. */
+/* Our processes in the whole server, with the loop that the caller may observe; none without preload. */
 PG_FUNCTION_INFO_V1(reconcile_worker_list);
 Datum
 reconcile_worker_list(PG_FUNCTION_ARGS)

@@ -12,17 +12,14 @@ CREATE FUNCTION reconcile.worker_list()
     LANGUAGE c VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_worker_list';
 COMMENT ON FUNCTION reconcile.worker_list() IS
-'Processes of the engine in the whole server, from shared memory; no rows where the library is not preloaded.';
+'Processes of the engine in the whole server, from shared memory, each with the loop that it runs where that is of this database and the caller may observe it; no rows where the library is not preloaded.';
 
 -- A view runs its functions as the caller, so those that it needs are granted below with it.
 CREATE VIEW reconcile.workers WITH (security_barrier) AS
     SELECT w.pid, w.kind,
            d.datname::text COLLATE "default" AS database,
            r.rolname::text COLLATE "default" AS owner,
-           w.state,
-           CASE WHEN d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
-                 AND reconcile.may_observe(w.loop_name) THEN w.loop_name END AS loop_name,
-           w.since
+           w.state, w.loop_name, w.since
       FROM reconcile.worker_list() w
       LEFT JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) w.database_id
       LEFT JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) w.role_id;

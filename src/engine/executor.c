@@ -153,9 +153,9 @@ session_reset(void *arg)
 
 /* A 57014 that is not the run's own timeout and was not raised by user code. */
 static bool
-is_outside_cancel(const ErrorData *error)
+is_outside_cancel(const ErrorData *error, bool begun)
 {
-	return error->sqlerrcode == ERRCODE_QUERY_CANCELED && interrupted && !run_timed_out();
+	return error->sqlerrcode == ERRCODE_QUERY_CANCELED && interrupted && !(begun && run_timed_out());
 }
 
 static void
@@ -246,7 +246,7 @@ job_run(ExecJob *job)
 		job->outcome = JOB_BUSY;
 	else if (error != NULL)
 	{
-		if (is_outside_cancel(error))
+		if (is_outside_cancel(error, locked))
 			job->outcome = JOB_CANCELLED;
 		else
 			book_failure(&run, error, job);
@@ -277,8 +277,6 @@ job_execute(ExecJob *job)
 	char		activity[RECONCILER_ID_MAX + ENTITY_ID_MAX + 32];
 
 	process_busy(true);
-	interrupted = false;
-	QueryCancelPending = false;
 	snprintf(activity, sizeof(activity), "reconcile %s: %s", job->rules.loop_name, job->entity_id);
 	debug_query_string = activity;
 	pgstat_report_activity(STATE_RUNNING, activity);
@@ -298,7 +296,10 @@ job_execute(ExecJob *job)
 		tell_successor();
 
 	MemoryContextReset(run_context);
-	process_transaction(session_reset, NULL);
+	QueryCancelPending = false;
+	/* a session that cannot be made as new serves nobody any more */
+	if (!process_transaction(session_reset, NULL))
+		proc_exit(0);
 	process_busy(false);
 }
 
@@ -377,6 +378,8 @@ reconcile_executor_main(Datum main_arg)
 			/* what was assigned and not begun goes back to the dispatcher when we exit */
 			proc_exit(0);
 		}
+		/* from here on a SIGINT is for the next run; one that came late for the last costs it a repetition */
+		interrupted = false;
 		job = job_next();
 		if (job != NULL)
 		{

@@ -16,6 +16,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "utils/guc.h"
 
 #include "core/duration.h"
 #include "core/errors.h"
@@ -27,6 +28,8 @@
 #define RETRY_MAX_MS		60000
 #define BUSY_LOOK_MS		50		/* somebody else runs the entity */
 #define CANCEL_PATIENCE_MS	5000	/* from SIGINT to SIGTERM */
+#define LEAVE_PATIENCE_MS	1000	/* the same, while a command waits for us to leave */
+#define VANISHED_LOOK_MS	200		/* a shutdown ends us too within that time */
 #define SHORT_RUN_US		10000	/* runs below may be queued behind one another */
 
 /* What we know of a job beyond shared memory. */
@@ -35,6 +38,8 @@ typedef struct JobTrack
 	DueEntity  *entity;			/* NULL: no job */
 	DispatchLoop *loop;
 	TimestampTz cancelled_at;	/* 0 = not */
+	CancelReason cancel_reason;
+	TimestampTz vanished_at;	/* its executor was seen to be gone; 0 = not */
 } JobTrack;
 
 static JobTrack (*tracks)[EXEC_JOBS];
@@ -171,11 +176,16 @@ typedef struct Vanished
 	LoopRun		run;
 } Vanished;
 
+#define BOOK_LOCK_TIMEOUT	"500ms"	/* a user's open transaction must not hold us up */
+
 static void
 book_vanished(void *arg)
 {
 	Vanished   *vanished = arg;
 	ErrorData	error = {0};
+
+	(void) set_config_option("lock_timeout", BOOK_LOCK_TIMEOUT, PGC_SUSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
 
 	/* somebody else who runs it already will find the marks */
 	if (!run_lock(vanished->job->rules.loop_name, vanished->job->entity_id))
@@ -195,17 +205,43 @@ book_vanished(void *arg)
 	run_book_failure(&vanished->run, &error);
 }
 
-static void
+/*
+ * Is the executor's end to be counted against the run?  Not if we cancelled it,
+ * or a take-over of the lease ended it.
+ */
+static bool
+is_to_blame(const JobTrack *track, const ExecJob *job, TimestampTz now)
+{
+	const DispatchLoop *loop = track->loop;
+
+	return track->cancelled_at == 0 &&
+		(job->rules.lease_ttl_ms <= 0 ||
+		 (loop->leading && loop->epoch == job->epoch && now < loop->expires_at));
+}
+
+/*
+ * False: look again later.  A server that shuts down ends executors a moment
+ * before us, and counts nothing.
+ */
+static bool
 job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 {
 	Vanished	vanished = {job};
-	DispatchLoop *loop = track->loop;
-	bool		led = job->rules.lease_ttl_ms <= 0 ||
-		(loop->leading && loop->epoch == job->epoch && now < loop->expires_at);
 
-	/* one that we cancelled, or that a take-over of the lease ended, is not to blame */
-	if (track->cancelled_at == 0 && led)
+	if (is_to_blame(track, job, now))
+	{
+		TimestampTz look_at;
+
+		if (track->vanished_at == 0)
+			track->vanished_at = now;
+		look_at = clock_add_ms(track->vanished_at, VANISHED_LOOK_MS);
+		if (now < look_at)
+		{
+			dispatcher_wake_at(look_at);
+			return false;
+		}
 		(void) process_transaction(book_vanished, &vanished);
+	}
 	/* it may have committed before it went: only the segments know */
 	dispatcher->rescan_owed = true;
 	dispatcher_wake_at(now);
@@ -213,6 +249,7 @@ job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 	job->state = JOB_EMPTY;
 	track->entity = NULL;
 	track->cancelled_at = 0;
+	return true;
 }
 
 static void
@@ -257,6 +294,7 @@ slot_collect(int i, TimestampTz now)
 {
 	ExecSlot   *slot = engine_slot(i);
 	bool		gone;
+	bool		settled = true;
 	JobState	states[EXEC_JOBS];
 
 	SpinLockAcquire(&slot->mutex);
@@ -279,7 +317,7 @@ slot_collect(int i, TimestampTz now)
 		if (states[j] == JOB_DONE)
 			job_taken_in(track, job, now);
 		else if (gone && states[j] == JOB_RUNNING)
-			job_vanished(track, job, now);
+			settled &= job_vanished(track, job, now);
 		else if (gone)
 		{
 			due_return(dispatcher->due, track->entity, 0, now);
@@ -287,7 +325,9 @@ slot_collect(int i, TimestampTz now)
 		}
 		else if (track->cancelled_at != 0)
 		{
-			TimestampTz patience = clock_add_ms(track->cancelled_at, CANCEL_PATIENCE_MS);
+			TimestampTz patience = clock_add_ms(track->cancelled_at,
+												track->cancel_reason == CANCEL_LEAVE ?
+												LEAVE_PATIENCE_MS : CANCEL_PATIENCE_MS);
 
 			if (now >= patience && slot->pid != 0)
 			{
@@ -298,7 +338,7 @@ slot_collect(int i, TimestampTz now)
 		}
 	}
 
-	if (gone)
+	if (gone && settled)
 	{
 		if (!slot->attached)
 			role_trouble(slot->role, now);
@@ -400,6 +440,7 @@ handout_cancel(const DispatchLoop *loop, CancelReason reason)
 			if (job_recall(i, j, now))
 				continue;
 			track->cancelled_at = now;
+			track->cancel_reason = reason;
 			cancel_running(engine_slot(i), j, reason);
 		}
 	}
@@ -498,7 +539,7 @@ job_assign(int i, int j, DispatchLoop *loop, TimestampTz now)
 
 	track->entity = due_take(dispatcher->due, loop->due, now, DUE_LIST_MAX, &list, &job->nmarks);
 	track->loop = loop;
-	track->cancelled_at = 0;
+	track->cancelled_at = track->vanished_at = 0;
 	memcpy(job->marks, list, sizeof(MarkRef) * job->nmarks);
 	pfree(list);
 	job->rules = loop->rules;

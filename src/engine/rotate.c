@@ -78,7 +78,7 @@ move_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void
 	if (loop == NULL)
 	{
 		/* of a loop that was dropped */
-		(void) mark_delete(loop_name, entity_id, ref, 1);
+		(void) mark_try_delete(loop_name, entity_id, ref, 1);
 		return;
 	}
 	entity = due_find(dispatcher->due, loop->due, entity_id);
@@ -92,7 +92,7 @@ move_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void
 		move->left++;
 		return;
 	}
-	if (mark_delete(loop_name, entity_id, ref, 1) == 0)
+	if (mark_try_delete(loop_name, entity_id, ref, 1) == 0)
 		return;
 	mark_copy(loop_name, entity_id, ref, current(), &moved);
 	/* the message that tells of it may still be in the ring, and will find nothing there */

@@ -369,7 +369,8 @@ due_excess(DueEntity *entity, TimestampTz now, MarkRef **refs)
 	if (entity->nmarks <= DUE_LIST_MAX)
 		return 0;
 	*refs = palloc(sizeof(MarkRef) * entity->nmarks);
-	for (int i = 0; i < entity->nmarks; i++)
+	/* the latest stay: a forget() in progress may be deleting the earlier ones */
+	for (int i = entity->nmarks - 1; i >= 0; i--)
 	{
 		if (marks[i].taken || !is_answered(&marks[i], now) || ++answered <= DUE_LIST_MAX / 4)
 			continue;

@@ -17,6 +17,9 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "catalog/pg_control.h"
 #include "catalog/storage.h"
 #include "common/pg_prng.h"
 #include "executor/tuptable.h"
@@ -254,8 +257,8 @@ mark_visible(const char *loop_name, const char *entity_id, const MarkRef *ref, S
 	return visible;
 }
 
-int
-mark_delete(const char *loop_name, const char *entity_id, const MarkRef *refs, int n)
+static int
+delete_marks(const char *loop_name, const char *entity_id, const MarkRef *refs, int n, bool wait)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	int			deleted = 0;
@@ -283,7 +286,7 @@ mark_delete(const char *loop_name, const char *entity_id, const MarkRef *refs, i
 				continue;
 			/* somebody else may have deleted it meanwhile: then it is answered */
 			if (table_tuple_delete(rel, &slot->tts_tid, GetCurrentCommandId(true), snapshot,
-								   InvalidSnapshot, true, &failure, false) == TM_Ok)
+								   InvalidSnapshot, wait, &failure, false) == TM_Ok)
 				deleted++;
 		}
 		if (rel != NULL)
@@ -294,6 +297,18 @@ mark_delete(const char *loop_name, const char *entity_id, const MarkRef *refs, i
 	}
 	UnregisterSnapshot(snapshot);
 	return deleted;
+}
+
+int
+mark_delete(const char *loop_name, const char *entity_id, const MarkRef *refs, int n)
+{
+	return delete_marks(loop_name, entity_id, refs, n, true);
+}
+
+int
+mark_try_delete(const char *loop_name, const char *entity_id, const MarkRef *refs, int n)
+{
+	return delete_marks(loop_name, entity_id, refs, n, false);
 }
 
 /* ----------------------------------------------------------------
@@ -381,6 +396,21 @@ mark_segment_blocks(int segment)
  * ----------------------------------------------------------------
  */
 
+/*
+ * Makes durable all that has been written so far.  The truncation takes effect
+ * on disk at once: a deletion that committed asynchronously and was lost in a
+ * crash would otherwise take its mark with it.
+ */
+static void
+flush_wal(void)
+{
+	char		nothing = 0;
+
+	XLogBeginInsert();
+	XLogRegisterData(&nothing, 1);
+	XLogFlush(XLogInsert(RM_XLOG_ID, XLOG_NOOP));
+}
+
 static void
 count_one(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
 {
@@ -406,7 +436,10 @@ mark_segment_truncate(int segment)
 		mark_scan(segment, 0, InvalidBlockNumber, snapshot, count_one, &left);
 		UnregisterSnapshot(snapshot);
 		if (left == 0)
+		{
+			flush_wal();
 			RelationTruncate(rel, 0);
+		}
 	}
 	/* held to the end: what commits the truncation also lets producers in */
 	table_close(rel, NoLock);

@@ -65,6 +65,9 @@ extern bool mark_visible(const char *loop_name, const char *entity_id, const Mar
  */
 extern int	mark_delete(const char *loop_name, const char *entity_id, const MarkRef *refs, int n);
 
+/* The same, but for those that an open transaction is deleting: never waits. */
+extern int	mark_try_delete(const char *loop_name, const char *entity_id, const MarkRef *refs, int n);
+
 /* Called for each visible mark of a scan; loop_name and entity_id live until it returns. */
 typedef void (*MarkVisitor) (const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg);
 

@@ -185,7 +185,7 @@ run_next(Session *session, const LoopRules *rules, DueLoop *loop)
 	run.marks = marks;
 	run.nmarks = nmarks;
 	run.holder_id = session->holder_id;
-	run.epoch = session->epoch;
+	run.epoch = session->leased != NULL ? session->epoch : 0;
 	run.in_session = true;
 	/* one that runs elsewhere at this moment is not ours to wait for */
 	if (run_lock(rules->loop_name, entity->entity_id))

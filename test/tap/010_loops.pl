@@ -214,6 +214,27 @@ is(tries($node, 'dirty'), 2, 'triggers that land in a run cause exactly one more
 is(tries($node, 'doomed'), 2, 'also when the run fails for good (P2)');
 is(tries($node, 'failing'), 2, 'and when it fails for now, without waiting for the backoff');
 
+note 'an open forget()';
+
+make_loop($node, 'forgotten', options => 'concurrency => 2');
+make_loop($node, 'elsewhere');
+$gate = close_gate($node, 'forgotten');
+enqueue($node, 'forgotten', 'a');
+wait_held($node, 'forgotten', 1);
+enqueue($node, 'forgotten', ('a') x 50);
+my $forgetting = $node->background_psql('postgres');
+$forgetting->query_safe(q{BEGIN});
+is($forgetting->query_safe(q{SELECT reconcile.forget('forgotten', 'a')}), 't', 'an entity with triggers is being forgotten');
+enqueue($node, 'forgotten', ('a') x 100);
+enqueue($node, 'elsewhere', 'a');
+wait_tries($node, 'elsewhere', 1);
+pass('meanwhile new triggers of it hold the dispatcher up in no way');
+$forgetting->query_safe(q{COMMIT});
+$forgetting->quit;
+$gate->open;
+wait_tries($node, 'forgotten', 2);
+wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'forgotten')}, 'those that came after it are answered');
+
 # ----------------------------------------------------------------------
 note 'concurrency';
 

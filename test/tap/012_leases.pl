@@ -120,7 +120,7 @@ enqueue($node, 'hanging', 'a');
 wait_held($node, 'hanging', 1);
 my $dispatcher = dispatcher_pid($node);
 kill('STOP', $dispatcher) or die;
-wait_for($node, q{NOT live FROM reconcile.leases WHERE reconciler_id = 'hanging'}, 'the dispatcher is stopped, and its lease lapses');
+wait_for($node, q{(SELECT NOT live FROM reconcile.leases WHERE reconciler_id = 'hanging')}, 'the dispatcher is stopped, and its lease lapses');
 is(sql($node, q{SELECT epoch IS NULL FROM reconcile.try_acquire_lease('hanging', 'client', '1 hour')}), 't',
 	'nobody takes over while its run can still commit (P6)');
 enqueue($node, 'hanging', 'b');
@@ -176,7 +176,7 @@ is(epochs('led'), 'a 1, b 2', 'it commits at the new epoch');
 is(sql($node, q{SELECT attempt FROM app.run WHERE loop_name = 'led' AND entity_id = 'b'}), 1, 'as its first attempt');
 
 sql($node, q{SELECT reconcile.drop_loop('led')});
-wait_for($node, q{NOT live FROM reconcile.leases WHERE reconciler_id = 'led'}, 'a dropped loop gives its lease back');
+wait_for($node, q{(SELECT NOT live FROM reconcile.leases WHERE reconciler_id = 'led')}, 'a dropped loop gives its lease back');
 is(history('led'), '1 dispatcher forced, 2 dispatcher released', 'and its history stays');
 
 $client->quit;

@@ -43,23 +43,23 @@ wait_for($first, q{EXISTS (SELECT FROM app.run WHERE loop_name = 'shared' AND en
 # ----------------------------------------------------------------------
 note 'run_loop() beside the workers';
 
-sql($node, 'CREATE SEQUENCE app.overlaps; CREATE TABLE app.done (entity text PRIMARY KEY, n int)');
+sql($node, 'CREATE SEQUENCE app.overlaps; CREATE TABLE app.done (id text PRIMARY KEY, n int)');
 make_loop($node, 'both', options => 'concurrency => 2', body => q{
 	IF NOT pg_try_advisory_xact_lock(3, hashtext(entity)) THEN
 		PERFORM nextval('app.overlaps');
 	END IF;
-	INSERT INTO app.done VALUES (entity, 1) ON CONFLICT (entity) DO UPDATE SET n = app.done.n + 1;
+	INSERT INTO app.done VALUES (entity, 1) ON CONFLICT (id) DO UPDATE SET n = app.done.n + 1;
 	RETURN NULL;});
 sql($node, q{
-	CREATE TABLE app.asked (entity text);
+	CREATE TABLE app.asked (id text);
 	INSERT INTO app.asked SELECT n FROM generate_series(1, 600) n;
-	SELECT reconcile.enqueue_many('both', array_agg(entity)) FROM app.asked;
+	SELECT reconcile.enqueue_many('both', array_agg(id)) FROM app.asked;
 });
 $node->pgbench('-n -c 2 -j 2 -t 60', 0, [qr/processed: 120/], [qr/^$/], 'two sessions trigger, and run what is due',
 	{ '013_both' => q{SELECT reconcile.enqueue_many('both', ARRAY(SELECT ceil(random() * 600)::int::text FROM generate_series(1, 5)));
 CALL reconcile.run_loop('both', 20);} });
 wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'both')}, 'all is answered');
-is(sql($node, 'SELECT count(*) FROM app.asked a WHERE NOT EXISTS (SELECT FROM app.done d WHERE d.entity = a.entity)'), 0, 'no entity is lost');
+is(sql($node, 'SELECT count(*) FROM app.asked a WHERE NOT EXISTS (SELECT FROM app.done d WHERE d.id = a.id)'), 0, 'no entity is lost');
 is(sql($node, 'SELECT is_called FROM app.overlaps'), 'f', 'no two runs of one overlap (P2)');
 cmp_ok(sql($node, q{SELECT count(DISTINCT pid) FROM app.run WHERE loop_name = 'both'}), '>=', 3, 'workers and sessions both ran some');
 

@@ -11,6 +11,8 @@ use Test::More;
 
 my $node = new_node('main', conf => "max_worker_processes = 16\n");
 expect_log(qr/FATAL:  terminating background worker "reconcile (?:executor|dispatcher|launcher)/,
+	qr/014_restart.pl FATAL:  terminating connection due to administrator command/,
+	qr/014_restart.pl WARNING:  PID \d+ is not a PostgreSQL (?:backend|server) process/,
 	qr/WARNING:  terminating connection because of crash of another server process/);
 prepare($node);
 make_loop($node, 'drive', options => q{concurrency => 2, default_requeue => NULL, backoff_base => '1 ms', backoff_max => '1 ms'});
