@@ -194,8 +194,8 @@ reload(void *arg)
 		handout_recall(loop);
 		loop->rules = rules[i];
 		loop->present = true;
+		/* try again; what is still gone is not logged again, as leases may change often */
 		loop->suspended_until = 0;
-		loop->suspend_ms = 0;
 		terms_kick(loop);
 	}
 }

@@ -32,6 +32,7 @@ typedef struct DispatchLoop
 	/* the function is gone or may not be called */
 	TimestampTz suspended_until;
 	int64		suspend_ms;
+	TimestampTz suspend_logged_at;	/* 0 = not since its last run */
 
 	int			executors;		/* that have a job of it, as of the last count */
 	int64		run_us;			/* moving average of a run */

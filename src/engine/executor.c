@@ -346,7 +346,7 @@ void
 reconcile_executor_main(Datum main_arg)
 {
 	TimestampTz idle_since;
-	long		stats_ms = 0;
+	TimestampTz stats_at = DT_NOEND;	/* when what is still to be reported is reported */
 
 	process_setup();
 	pqsignal(SIGINT, interrupt_handler);
@@ -383,9 +383,12 @@ reconcile_executor_main(Datum main_arg)
 		job = job_next();
 		if (job != NULL)
 		{
+			long		stats_ms;
+
 			job_execute(job);
 			stats_ms = pgstat_report_stat(false);
 			idle_since = clock_now();
+			stats_at = stats_ms > 0 ? clock_add_ms(idle_since, stats_ms) : DT_NOEND;
 			continue;
 		}
 		if (clock_now() >= idle_until)
@@ -394,12 +397,12 @@ reconcile_executor_main(Datum main_arg)
 				proc_exit(0);
 			continue;
 		}
-		if (stats_ms > 0)
+		if (clock_now() >= stats_at)
 		{
-			process_wait(stats_ms, "ReconcileExecutor");
-			stats_ms = pgstat_report_stat(false);
+			/* by force, or it may ask for another time for ever */
+			(void) pgstat_report_stat(true);
+			stats_at = DT_NOEND;
 		}
-		else
-			process_wait((idle_until - clock_now()) / 1000 + 1, "ReconcileExecutor");
+		process_wait((Min(idle_until, stats_at) - clock_now()) / 1000 + 1, "ReconcileExecutor");
 	}
 }

@@ -112,6 +112,9 @@ loop_suspend(DispatchLoop *loop, TimestampTz now)
 {
 	loop->suspend_ms = loop->suspend_ms == 0 ? RETRY_MIN_MS : Min(loop->suspend_ms * 2, RETRY_MAX_MS);
 	loop->suspended_until = clock_add_ms(now, loop->suspend_ms);
+	if (loop->suspend_logged_at != 0 && now < clock_add_ms(loop->suspend_logged_at, RETRY_MAX_MS))
+		return;
+	loop->suspend_logged_at = now;
 	ereport(LOG,
 			(errmsg("loop \"%s\" is suspended: its function \"%s\" is gone, or its owner may not call it",
 					loop->rules.loop_name, loop->rules.reconciler),
@@ -126,6 +129,8 @@ finished(JobTrack *track, ExecJob *job, TimestampTz now)
 	switch (job->run_outcome)
 	{
 		case RUN_DONE:
+			loop->suspend_ms = 0;
+			loop->suspend_logged_at = 0;
 			loop->run_us = (loop->run_us * 7 + (now - job->started_at)) / 8;
 			due_answered(dispatcher->due, track->entity, job->has_look ? &job->look : NULL, now);
 			break;
@@ -158,7 +163,9 @@ job_taken_in(JobTrack *track, ExecJob *job, TimestampTz now)
 			due_return(dispatcher->due, track->entity, clock_add_ms(now, BUSY_LOOK_MS), now);
 			break;
 		case JOB_CANCELLED:
-			due_return(dispatcher->due, track->entity, 0, now);
+			/* by somebody else, maybe by the run itself: not at once, or it could spin */
+			due_return(dispatcher->due, track->entity,
+					   track->cancelled_at != 0 ? 0 : clock_add_ms(now, RETRY_MIN_MS), now);
 			break;
 		case JOB_UNBOOKED:
 			due_return(dispatcher->due, track->entity, clock_add_ms(now, RETRY_MIN_MS), now);
@@ -267,7 +274,8 @@ role_trouble(Oid role, TimestampTz now)
 		if (troubles[i].until < trouble->until)
 			trouble = &troubles[i];
 	}
-	if (trouble->role != role)
+	/* another role, or trouble of long ago */
+	if (trouble->role != role || now >= clock_add_ms(trouble->until, RETRY_MAX_MS))
 		trouble->retry_ms = 0;
 	trouble->role = role;
 	trouble->retry_ms = trouble->retry_ms == 0 ? RETRY_MIN_MS : Min(trouble->retry_ms * 2, RETRY_MAX_MS);

@@ -187,16 +187,18 @@ tend_database(int index, int64 *wait_ms)
 		{
 			if (db->done || now >= clock_add_ms(db->started_at, HEALTHY_MS))
 				db->failures = 0;
-			if (!db->done)
+			if (db->done)
+				db->start_after = 0;
+			else
 			{
 				db->failures++;
 				/* the first one is started again at once: it may have been asked to leave */
 				db->start_after = db->failures > 1 ? clock_add_ms(now, backoff_ms(db->failures - 1)) : 0;
 			}
 			db->state = DATABASE_WANTED;
+			db->done = false;
+			db->wanted_again = false;
 		}
-		db->done = false;
-		db->wanted_again = false;
 	}
 	if (db->state == DATABASE_WANTED && db->blocked_by == 0)
 	{

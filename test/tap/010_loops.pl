@@ -10,8 +10,15 @@ use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
 
-my $node = new_node('main', conf => "max_worker_processes = 24\nreconcile.max_workers = 12\n");
+my $node = new_node('main', conf => "max_worker_processes = 24\nreconcile.max_workers = 12\nmax_prepared_transactions = 4\n");
 prepare($node);
+
+expect_log(qr/FATAL:  terminating background worker "reconcile executor/);
+
+# Judged at the end, as it takes five seconds.
+make_loop($node, 'deaf', options => q{timeout => '50 ms', backoff_base => '1 hour', backoff_max => '1 hour'},
+	body => q{LOOP BEGIN PERFORM pg_sleep(60); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP;});
+enqueue($node, 'deaf', 'a');
 
 # The state in which an entity waits: state, failures and SQLSTATE.
 sub waits
@@ -214,6 +221,25 @@ is(tries($node, 'dirty'), 2, 'triggers that land in a run cause exactly one more
 is(tries($node, 'doomed'), 2, 'also when the run fails for good (P2)');
 is(tries($node, 'failing'), 2, 'and when it fails for now, without waiting for the backoff');
 
+# ----------------------------------------------------------------------
+note 'triggers count when they commit (P1)';
+
+make_loop($node, 'committed');
+sql($node, q{
+	BEGIN; SELECT reconcile.enqueue('committed', 'aborted'); ROLLBACK;
+	BEGIN; SAVEPOINT s; SELECT reconcile.enqueue('committed', 'undone'); ROLLBACK TO s; SELECT reconcile.enqueue('committed', 'kept'); COMMIT;
+	BEGIN; SELECT reconcile.enqueue('committed', 'prepared'); PREPARE TRANSACTION 'one';
+	BEGIN; SELECT reconcile.enqueue('committed', 'withdrawn'); PREPARE TRANSACTION 'two';
+	SELECT reconcile.enqueue('committed', 'last');
+});
+wait_for($node, q{(SELECT string_agg(entity_id, ' ' ORDER BY entity_id) FROM app.run WHERE loop_name = 'committed') = 'kept last'},
+	'neither an aborted nor a prepared one causes a run');
+sql($node, q{ROLLBACK PREPARED 'two'});
+sql($node, q{COMMIT PREPARED 'one'});
+wait_for($node, q{(SELECT string_agg(entity_id, ' ' ORDER BY entity_id) FROM app.run WHERE loop_name = 'committed') = 'kept last prepared'},
+	'COMMIT PREPARED does');
+
+# ----------------------------------------------------------------------
 note 'an open forget()';
 
 make_loop($node, 'forgotten', options => 'concurrency => 2');
@@ -351,6 +377,10 @@ is(waits('slow', 'a'), 'retrying 1 57014', 'as a transient failure, 57014');
 wait_for($node, q{(SELECT deadline > began + interval '59 min' FROM app.run WHERE loop_name = 'quick')},
 	'current_run() tells the deadline');
 wait_for($node, q{EXISTS (SELECT FROM app.run WHERE loop_name = 'stubborn')}, 'a run that catches the cancel may finish');
+
+make_loop($node, 'suicidal', body => q{PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(1); RETURN NULL;});
+enqueue($node, 'suicidal', 'a');
+wait_tries($node, 'suicidal', 1);
 is(sql($node, q{SELECT count(*) FROM reconcile.current_run()}), 0, 'there is no current run outside of one');
 
 # ----------------------------------------------------------------------
@@ -385,5 +415,13 @@ is(sql($node, q{SELECT string_agg(entity_id || beside, ' ' ORDER BY n) FROM app.
 
 wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.mark m WHERE NOT EXISTS
 	(SELECT FROM reconcile.loop l WHERE l.loop_name = m.loop_name))}, 'no mark is left of a loop that is gone');
+
+# ----------------------------------------------------------------------
+note 'what was begun above';
+
+wait_for($node, q{EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'deaf' AND state = 'retrying')},
+	'a run that does not heed its timeout loses its process');
+is(waits('deaf', 'a'), 'retrying 1 57014', 'and is booked as one that timed out');
+cmp_ok(tries($node, 'suicidal'), '<=', 10, 'a run that cancels itself is repeated, but not at once');
 
 finish();

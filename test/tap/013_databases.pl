@@ -137,6 +137,17 @@ is(runs($plain, 'leased', 'b'), 0, 'it runs nothing while another leads');
 is(sql($plain, q{SELECT reconcile.release_lease('leased', 'client', 2)}), 't', 'until that one goes');
 sql($plain, q{CALL reconcile.run_loop()});
 is(sql($plain, q{SELECT epoch FROM app.run WHERE loop_name = 'leased' AND entity_id = 'b'}), 3, 'then it does');
+make_loop($plain, 'long', options => q{lease_ttl => '1 hour', backoff_base => '1 hour', backoff_max => '1 day'},
+	body => q{PERFORM pg_sleep(CASE WHEN entity = 'long' THEN 60 ELSE 0 END); RETURN NULL;});
+enqueue($plain, 'long', 'long');
+session_fails($plain, '57014', q{SET statement_timeout = '200 ms'; CALL reconcile.run_loop('long')}, 'a caller who is cancelled in mid-run gets his error');
+is(sql($plain, q{SELECT concat_ws(' ', state, failures) FROM reconcile.work WHERE loop_name = 'long'}), 'ready 0', 'the run is not counted');
+is(sql($plain, q{SELECT live FROM reconcile.leases WHERE reconciler_id = 'long'}), 'f', 'and the lease is given back');
+sql($plain, q{SELECT reconcile.alter_loop('long', '{"timeout": "100 ms"}'); SELECT reconcile.enqueue('long', 'short')});
+sql($plain, q{CALL reconcile.run_loop('long')});
+is(sql($plain, q{SELECT concat_ws(' ', state, failures, last_sqlstate) FROM reconcile.work WHERE loop_name = 'long'}), 'retrying 1 57014',
+	q{the loop's own timeout is a failure of the run, and the call goes on});
+is(sql($plain, q{SELECT string_agg(concat_ws(' ', entity_id, epoch), ', ') FROM app.run WHERE loop_name = 'long'}), 'short 2', 'with the next entity');
 is(sql($plain, q{SELECT count(*) FROM reconcile.workers}), 0, 'there is no worker that could have');
 
 finish();

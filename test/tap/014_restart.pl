@@ -9,7 +9,7 @@ use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
 
-my $node = new_node('main', conf => "max_worker_processes = 16\n");
+my $node = new_node('main', conf => "max_worker_processes = 16\nreconcile.ring_size = 64\n");
 expect_log(qr/FATAL:  terminating background worker "reconcile (?:executor|dispatcher|launcher)/,
 	qr/014_restart.pl FATAL:  terminating connection due to administrator command/,
 	qr/014_restart.pl WARNING:  PID \d+ is not a PostgreSQL (?:backend|server) process/,
@@ -83,6 +83,15 @@ foreach my $turn (1 .. 3)
 }
 wait_for($node, q{(SELECT count(DISTINCT entity_id) FROM app.run WHERE entity_id ~ ' ') = 30}, 'no trigger is lost');
 wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work)}, 'and nobody is dead or waits');
+
+# ----------------------------------------------------------------------
+note 'the ring overflows while the dispatcher does not read it';
+
+$dispatcher = dispatcher_pid($node);
+kill('STOP', $dispatcher) or die;
+sql($node, q{DO $$ BEGIN FOR i IN 1 .. 500 LOOP PERFORM reconcile.enqueue('drive', 'ring' || i); COMMIT; END LOOP; END $$});
+kill('CONT', $dispatcher) or die;
+wait_for($node, q{(SELECT count(*) FROM app.run WHERE entity_id LIKE 'ring%') = 500}, 'no trigger is lost');
 
 # ----------------------------------------------------------------------
 note 'the launcher is ended';

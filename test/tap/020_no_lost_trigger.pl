@@ -28,7 +28,7 @@ my $node = new_node('load', conf => <<~'EOC');
 expect_log(
 	qr/FATAL:  terminating background worker "reconcile (?:executor|dispatcher)[^"]*" due to administrator command/,
 	qr/terminating connection due to immediate shutdown command/,
-	qr/FATAL:  the database system is /);
+	qr/FATAL:  connection to client lost/);
 
 # ---------------------------------------------------------------------------
 # Two loops, one of them leased; half of the entities each.

@@ -59,10 +59,13 @@ sub create_loops
 	return;
 }
 
+my $longest = 0;
+
 # The loops run: the quick one goes on, and the slow one is in a run.
 sub loops_run
 {
 	my ($database, $name) = @_;
+	my $started = time();
 	my $before = $node->safe_psql($database, 'SELECT last_value FROM app.quick_runs');
 
 	ok( $node->poll_query_until($database, <<~"EOS"), $name);
@@ -70,6 +73,7 @@ sub loops_run
 		   AND EXISTS (SELECT FROM reconcile.running() WHERE loop_name = 'slow')
 		  FROM app.quick_runs
 		EOS
+	$longest = time() - $started if time() - $started > $longest;
 	return;
 }
 
@@ -113,6 +117,22 @@ ddl('fleet', 'BEGIN; DROP EXTENSION reconcile; ROLLBACK;', 'DROP EXTENSION in a 
 loops_run('fleet', 'the loops go on after a rolled back DROP EXTENSION');
 no_failures('fleet', 'and no run was charged for it');
 
+my $session = $node->background_psql('fleet');
+$session->query_safe('BEGIN; SAVEPOINT before; DROP EXTENSION reconcile; ROLLBACK TO before');
+loops_run('fleet', 'the loops go on after a ROLLBACK TO, in a transaction that is still open');
+$session->query_safe('ROLLBACK');
+$session->query_safe(<<~'EOS');
+	DO $$
+	BEGIN
+	    DROP EXTENSION reconcile;
+	    RAISE division_by_zero;
+	EXCEPTION WHEN division_by_zero THEN
+	    NULL;
+	END $$
+	EOS
+loops_run('fleet', 'and after an error that was caught');
+$session->quit;
+
 my ($status, $out, $err) = $node->psql('fleet',
 	'CREATE VIEW public.mine AS SELECT * FROM reconcile.loops; DROP EXTENSION reconcile;');
 like($err, qr/cannot drop extension reconcile because other objects depend on it/,
@@ -127,7 +147,7 @@ ddl('postgres', 'CREATE DATABASE fleet_copy TEMPLATE fleet_b', 'CREATE DATABASE 
 loops_run('fleet_b', 'the loops go on in the template');
 no_failures('fleet_b', 'and no run was charged for it');
 
-my $session = $node->background_psql('fleet_b');
+$session = $node->background_psql('fleet_b');
 ($status, $out, $err) = $node->psql('postgres', "SET statement_timeout = 0; DROP DATABASE fleet_b");
 like($err, qr/database "fleet_b" is being accessed by other users/,
 	'DROP DATABASE is refused while another session is there');
@@ -142,6 +162,10 @@ like($err, qr/must be owner/, 'DROP DATABASE is refused to who does not own it')
 my $dispatchers = $node->safe_psql('postgres',
 	q{SELECT count(*) FROM reconcile.workers WHERE database = 'fleet_b' AND kind = 'dispatcher' AND state = 'running'});
 is($dispatchers, '1', 'a command that is not allowed does not disturb the dispatcher');
+
+# However many commands there were, and whatever became of them.
+cmp_ok($longest, '<', 5, 'the loops always came back soon');
+note sprintf 'at the latest after %.1f s', $longest;
 
 # ---------------------------------------------------------------------------
 # The extension goes, and comes again
@@ -178,6 +202,34 @@ make_database('fleet');
 loops_run('fleet', 'loops run in a new database of the old name');
 ddl('postgres', 'DROP DATABASE fleet WITH (FORCE)', 'DROP DATABASE WITH (FORCE)');
 ok(no_process_in('fleet'), 'no process of it is left');
+
+# A run that does not let itself be cancelled is ended.
+make_database('stubborn');
+$node->safe_psql('stubborn', <<~'EOS');
+	CREATE FUNCTION app.stubborn(id text) RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+	    LOOP
+	        BEGIN
+	            PERFORM pg_sleep(300);
+	        EXCEPTION WHEN query_canceled THEN
+	            NULL;
+	        END;
+	    END LOOP;
+	END $$;
+	SELECT reconcile.create_loop('stubborn', 'app.stubborn');
+	SELECT reconcile.enqueue('stubborn', 'x');
+	EOS
+sub stubborn_runs
+{
+	return $node->poll_query_until('stubborn', q{SELECT EXISTS (SELECT FROM reconcile.running() WHERE loop_name = 'stubborn')});
+}
+expect_log(qr/FATAL:  terminating background worker "reconcile executor" due to administrator command/);
+stubborn_runs() or die;
+ddl('postgres', 'ALTER DATABASE stubborn RENAME TO other; ALTER DATABASE other RENAME TO stubborn', 'ALTER DATABASE RENAME beside a run that ignores a cancel');
+ok(stubborn_runs(), 'it runs again');
+no_failures('stubborn', 'and was not charged for it');
+ddl('stubborn', 'DROP EXTENSION reconcile', 'DROP EXTENSION beside a run that ignores a cancel');
+ddl('postgres', 'DROP DATABASE stubborn', 'DROP DATABASE');
 
 # ---------------------------------------------------------------------------
 # No entry of a database in shared memory is left either: there are 32, and
@@ -221,7 +273,7 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM pg_class'),
 	$other_before, 'and nothing in the database beside it has changed');
 
 # Our processes have no name in the prefix of the log, sessions do.
-my @said = grep { /\[\d+\] (?:WARNING|ERROR|FATAL|PANIC):/ } split /\n/, slurp_file($node->logfile);
+my @said = grep { /\[\d+\] (?:WARNING|ERROR|FATAL|PANIC):/ && !/FATAL:  terminating background worker/ } split /\n/, slurp_file($node->logfile);
 is(join("\n", @said), '', 'our processes said nothing in the log');
 
 finish();

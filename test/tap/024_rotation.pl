@@ -66,7 +66,7 @@ sub same_marks_wait
 	return;
 }
 
-# traffic(SESSION, ROUNDS): the largest size seen meanwhile. A producer that
+# traffic(ROUNDS): the largest size seen meanwhile. A producer that
 # would be blocked gives up.
 sub traffic
 {
@@ -75,8 +75,7 @@ sub traffic
 
 	for (1 .. $rounds)
 	{
-		my ($status, $out, $err) = $node->psql('postgres', "SET lock_timeout = '1 ms'; CALL traffic(1); SELECT segments_size()",
-			stderr => \my $said);
+		my ($status, $out, $err) = $node->psql('postgres', "SET lock_timeout = '1 ms'; CALL traffic(1); RESET lock_timeout; SELECT segments_size()");
 		return -1 if $status != 0;
 		$largest = $out if $out > $largest;
 	}

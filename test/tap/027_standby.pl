@@ -10,7 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 # Its primary goes away.
-expect_log(qr/FATAL:  could not (?:receive data from WAL stream|connect to the primary server)/);
+expect_log(qr/FATAL:  .*could not (?:receive data from WAL stream|connect to the primary server)/);
 
 my $conf = "max_worker_processes = 16\n";
 my $primary = new_node('primary', allows_streaming => 1, conf => $conf);

@@ -100,19 +100,39 @@ sub expect_log
 	return;
 }
 
+# Sessions of a node. A query that asks for them would be one of them.
+sub _sessions
+{
+	my ($postmaster) = @_;
+	my @found;
+
+	foreach my $stat (glob('/proc/[0-9]*/stat'))
+	{
+		open(my $in, '<', $stat) or next;
+		my $line = <$in>;
+		close $in;
+		next unless defined $line && $line =~ /^(\d+) \(.*\) \S (\d+) / && $2 == $postmaster;
+		open($in, '<', "/proc/$1/cmdline") or next;
+		my $title = <$in>;
+		close $in;
+		push @found, $1 if defined $title && $title =~ /\[local\]/;
+	}
+	return @found;
+}
+
 # A session whose client has left may not know it yet; a stop would end it with
 # a FATAL.
-sub _await_clients
+sub _await_sessions
 {
 	my ($node) = @_;
+	my $file = $node->data_dir . '/postmaster.pid';
 
-	return unless -e $node->data_dir . '/postmaster.pid';
-	for my $try (1 .. 50)
+	return unless -e $file;
+	my ($postmaster) = slurp_file($file) =~ /^(\d+)/ or return;
+	for my $try (1 .. 100)
 	{
-		my ($status, $others) = $node->psql('postgres',
-			q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()});
-		return if $status != 0 || $others == 0;
-		usleep(20_000);
+		return unless _sessions($postmaster);
+		usleep(10_000);
 	}
 	return;
 }
@@ -121,7 +141,7 @@ sub _await_clients
 # process that died of a signal, must have been expected. Ends the test file.
 sub finish
 {
-	_await_clients($_) for @nodes;
+	_await_sessions($_) for @nodes;
 	$_->stop('fast', fail_ok => 1) for reverse @nodes;
 	foreach my $node (@nodes)
 	{

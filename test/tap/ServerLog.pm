@@ -22,6 +22,10 @@ my $always_expected = qr/FATAL:\ \ (?:
 		|not\ yet\ accepting\ connections|not\ accepting\ connections)
 	|terminating\ walreceiver\ process\ due\ to\ administrator\ command)/x;
 
+# A process of ours that a fast shutdown meets in the midst of a transaction.
+my $expected_while_stopping =
+  qr/FATAL:  terminating background worker "reconcile [^"]*" due to administrator command/;
+
 sub _suspicious
 {
 	my ($line) = @_;
@@ -40,12 +44,16 @@ sub unexpected
 {
 	my ($file, @patterns) = @_;
 	my @found;
+	my $stopping = 0;
 
 	open(my $log, '<', $file) or die "could not read $file: $!";
 	while (my $line = <$log>)
 	{
+		$stopping = 1 if $line =~ /LOG:  received fast shutdown request/;
+		$stopping = 0 if $line =~ /LOG:  starting PostgreSQL/;
 		next unless _suspicious($line);
 		next if $line =~ $always_expected;
+		next if $stopping && $line =~ $expected_while_stopping;
 		next if grep { $line =~ $_ } @patterns;
 		chomp $line;
 		push @found, $line;
