@@ -38,7 +38,8 @@ typedef enum LockKind
 	LOCK_KIND_INSTALL = 1,		/* one dispatcher for a database */
 	LOCK_KIND_RUN,				/* one run at a time of (loop, entity) */
 	LOCK_KIND_LEASE,			/* who may grant an id's next term */
-	LOCK_KIND_FENCE				/* shared by fenced transactions, exclusive for a take-over */
+	LOCK_KIND_FENCE,			/* shared by fenced transactions, exclusive for a take-over */
+	LOCK_KIND_FORGET			/* an entity is being forgotten: none of its marks stands for another now */
 } LockKind;
 
 /* The tag of (kind, scope, id); scope is the loop for a run, '' otherwise. */

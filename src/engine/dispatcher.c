@@ -229,6 +229,16 @@ drop_absent_loops(void)
  * ----------------------------------------------------------------
  */
 
+/* False while forget() of the entity is open: the marks that were to stay may go with it. */
+static bool
+try_merge_lock(const char *loop_name, const char *entity_id)
+{
+	LOCKTAG		tag;
+
+	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity_id);
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
 void
 dispatcher_add_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
 {
@@ -247,7 +257,8 @@ dispatcher_add_mark(const char *loop_name, const char *entity_id, const MarkRef 
 	n = due_excess(entity, now, &excess);
 	if (n > 0)
 	{
-		if (mark_try_delete(loop_name, entity_id, excess, n) == n)
+		if (try_merge_lock(loop_name, entity_id) &&
+			mark_try_delete(loop_name, entity_id, excess, n) == n)
 			due_drop_excess(entity);
 		else
 			due_keep_excess(entity);
@@ -285,13 +296,17 @@ rescan(void *arg)
 	mark_scan_all(GetActiveSnapshot(), dispatcher_add_mark, NULL);
 }
 
-/* Is a prepared transaction of this database left? */
+/* Is a prepared transaction left that has marks?  It holds its lock on their segment. */
 static void
 look_for_prepared(void *arg)
 {
 	static SqlPlan plan = {
-		"SELECT 1 FROM pg_catalog.pg_prepared_xacts p"
-		" WHERE p.database OPERATOR(pg_catalog.=) pg_catalog.current_database()", 0, {0}
+		"SELECT 1 FROM pg_catalog.pg_locks l"
+		" WHERE l.pid IS NULL AND l.locktype OPERATOR(pg_catalog.=) 'relation'"
+		" AND l.database OPERATOR(pg_catalog.=)"
+		" (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())"
+		" AND l.relation OPERATOR(pg_catalog.=) ANY (ARRAY['reconcile.mark_0', 'reconcile.mark_1', 'reconcile.mark_2',"
+		" 'reconcile.mark_3']::pg_catalog.regclass[]::pg_catalog.oid[])", 0, {0}
 	};
 	SqlScope	scope;
 

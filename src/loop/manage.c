@@ -277,6 +277,7 @@ reconcile_forget(PG_FUNCTION_ARGS)
 	LoopRules	rules;
 	bool		remembered;
 	int			deleted;
+	LOCKTAG		tag;
 
 	require_writable("forget");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
@@ -284,6 +285,9 @@ reconcile_forget(PG_FUNCTION_ARGS)
 	access_require(CAP_OPERATE, loop_name);
 	loop_require(loop_name, &rules);
 
+	/* a mark that we delete must not stand for one that commits after we looked */
+	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity_id);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
 	remembered = change(PLAN_FORGET, loop_name, CStringGetTextDatum(entity_id));
 	deleted = loop_delete_marks(loop_name, entity_id);
 	PG_RETURN_BOOL(remembered || deleted > 0);
