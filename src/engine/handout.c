@@ -201,6 +201,8 @@ book_vanished(void *arg)
 	vanished->run.entity_id = vanished->job->entity_id;
 	vanished->run.marks = vanished->job->marks;
 	vanished->run.nmarks = vanished->job->nmarks;
+	vanished->run.holder_id = vanished->job->holder_id;
+	vanished->run.epoch = vanished->job->epoch;
 	error.sqlerrcode = ERRCODE_ADMIN_SHUTDOWN;
 	error.message = "the process that ran it was terminated";
 	if (vanished->job->rules.timeout_ms > 0 &&
@@ -213,20 +215,6 @@ book_vanished(void *arg)
 }
 
 /*
- * Is the executor's end to be counted against the run?  Not if we cancelled it,
- * or a take-over of the lease ended it.
- */
-static bool
-is_to_blame(const JobTrack *track, const ExecJob *job, TimestampTz now)
-{
-	const DispatchLoop *loop = track->loop;
-
-	return track->cancelled_at == 0 &&
-		(job->rules.lease_ttl_ms <= 0 ||
-		 (loop->leading && loop->epoch == job->epoch && now < loop->expires_at));
-}
-
-/*
  * False: look again later.  A server that shuts down ends executors a moment
  * before us, and counts nothing.
  */
@@ -235,7 +223,7 @@ job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 {
 	Vanished	vanished = {job};
 
-	if (is_to_blame(track, job, now))
+	if (track->cancelled_at == 0)
 	{
 		TimestampTz look_at;
 

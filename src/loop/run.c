@@ -334,12 +334,34 @@ book_success(LoopRun *run, const EntityFacts *entity, RunFacts *facts)
 		entity_forget(run);
 }
 
+/*
+ * Is this transaction under the run's term?  Where the run failed in it, it is;
+ * one that only books the failure binds it now.
+ */
+static bool
+bound_to_term(const LoopRun *run)
+{
+	FenceBinding binding;
+
+	if (run->rules->lease_ttl_ms <= 0)
+		return true;
+	if (fence_bound(run->rules->loop_name, &binding) == FENCE_BOUND && binding.epoch == run->epoch)
+		return true;
+	return fence_bind(run->rules->loop_name, run->holder_id, run->epoch, true);
+}
+
 void
 run_book_failure(LoopRun *run, const ErrorData *error)
 {
-	EntityFacts entity = entity_read(run);
+	EntityFacts entity;
 	RunFacts	facts = {0};
 	RunDecision decision;
+
+	run->has_look = false;
+	run->outcome = RUN_NOT_LEADER;
+	if (!bound_to_term(run))
+		return;					/* the next leader runs it anew */
+	entity = entity_read(run);
 
 	facts.failed = true;
 	facts.sqlstate = error->sqlerrcode;
@@ -351,7 +373,6 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 	run->result = decision.result;
 	run->sqlstate = error->sqlerrcode;
 	run->attempt = facts.failures + 1;
-	run->has_look = false;
 	if (mark_delete(run->rules->loop_name, run->entity_id, run->marks, run->nmarks) == 0)
 		return;
 	insert_look(run, &decision);

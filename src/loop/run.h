@@ -60,7 +60,11 @@ extern bool run_lock(const char *loop_name, const char *entity_id);
  */
 extern void run_execute(LoopRun *run);
 
-/* In a new transaction, under the run lock: deletes the same list and writes what the failure means. */
+/*
+ * In a new transaction, under the run lock: deletes the same list and writes
+ * what the failure means.  Of a leased loop only while the run's term stands:
+ * otherwise RUN_NOT_LEADER, and nothing is consumed.
+ */
 extern void run_book_failure(LoopRun *run, const ErrorData *error);
 
 /* The run in progress in this backend, until its transaction is over; NULL outside one. */
