@@ -47,6 +47,7 @@ OBJS = \
 	src/engine/launcher.o \
 	src/engine/dispatcher.o \
 	src/engine/terms.o \
+	src/engine/pool.o \
 	src/engine/handout.o \
 	src/engine/rotate.o \
 	src/engine/executor.o \

@@ -12,6 +12,7 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
@@ -86,20 +87,28 @@ typedef struct Allowed
 
 static Allowed kept[ALLOWED_KEPT];
 static int	kept_next = 0;
+static uint64 kept_changes = 0; /* how often what is kept was dropped */
 static Oid	kept_for = InvalidOid;	/* table of grants of the install that they were asked in */
+
+static void
+drop_kept(void)
+{
+	memset(kept, 0, sizeof(kept));
+	kept_changes++;
+}
 
 static void
 table_changed(Datum arg, Oid relid)
 {
 	/* InvalidOid: anything may have changed */
 	if (relid == kept_for || !OidIsValid(relid))
-		memset(kept, 0, sizeof(kept));
+		drop_kept();
 }
 
 static void
 role_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
-	memset(kept, 0, sizeof(kept));
+	drop_kept();
 }
 
 void
@@ -146,7 +155,7 @@ keep_begin(void)
 	if (kept_for != install_get()->access_grant)
 	{
 		kept_for = install_get()->access_grant;
-		memset(kept, 0, sizeof(kept));
+		drop_kept();
 	}
 }
 
@@ -156,6 +165,7 @@ access_allowed(Capability capability, const char *reconciler_id)
 	SqlScope	scope;
 	Datum		values[3];
 	bool		allowed;
+	uint64		changes;
 	Oid			caller = GetUserId();
 
 	if (superuser_arg(caller) || caller == install_get()->owner)
@@ -167,10 +177,12 @@ access_allowed(Capability capability, const char *reconciler_id)
 	values[0] = CStringGetTextDatum(capability_name[capability]);
 	values[1] = CStringGetTextDatum(reconciler_id);
 	values[2] = ObjectIdGetDatum(caller);
+	changes = kept_changes;
 	sql_begin(&scope);
 	allowed = sql_run_latest(&plans[PLAN_ALLOWED], values, NULL) > 0;
 	sql_end(&scope);
-	if (allowed)
+	/* a change that came meanwhile may be newer than the answer */
+	if (allowed && changes == kept_changes)
 		keep(caller, capability, reconciler_id);
 	return allowed;
 }
@@ -225,6 +237,9 @@ grant_execute(Oid role, const char *capability)
 	Datum		values[2];
 	uint64		rows;
 	SPITupleTable *table;
+	Oid			userid;
+	int			context;
+	int			nest;
 
 	values[0] = CStringGetTextDatum(capability);
 	values[1] = ObjectIdGetDatum(role);
@@ -234,6 +249,13 @@ grant_execute(Oid role, const char *capability)
 		elog(ERROR, "could not lock reconcile.access_grant");
 	rows = sql_run_latest(&missing, values, NULL);
 	table = SPI_tuptable;
+
+	/* GRANT is a command: event triggers fire, as us, and must not find the caller's objects */
+	nest = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	GetUserIdAndSecContext(&userid, &context);
+	SetUserIdAndSecContext(userid, context | SECURITY_RESTRICTED_OPERATION);
 	for (uint64 i = 0; i < rows; i++)
 	{
 		char	   *routine = SPI_getvalue(table->vals[i], table->tupdesc, 1);
@@ -243,6 +265,8 @@ grant_execute(Oid role, const char *capability)
 		if (SPI_execute(command, false, 0) < 0)
 			elog(ERROR, "could not run \"%s\"", command);
 	}
+	SetUserIdAndSecContext(userid, context);
+	AtEOXact_GUC(true, nest);
 }
 
 void

@@ -48,6 +48,13 @@ wake_reload(void)
 }
 
 void
+wake_leases(void)
+{
+	pending.leases = true;
+	pending_any = true;
+}
+
+void
 wake_rescan(void)
 {
 	pending.rescan = true;

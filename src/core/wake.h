@@ -31,15 +31,19 @@ typedef struct Wake
 	bool		ranged[MARK_SEGMENTS];	/* more than WAKE_MARKS were made */
 	BlockNumber first_block[MARK_SEGMENTS];
 	BlockNumber last_block[MARK_SEGMENTS];
-	bool		reload;			/* loops or leases changed */
+	bool		reload;			/* loops changed */
+	bool		leases;			/* a lease was released or granted */
 	bool		rescan;			/* marks changed in a way that nobody listed */
 } Wake;
 
 /* A mark was inserted at (segment, tid). */
 extern void wake_mark(int segment, ItemPointer tid);
 
-/* Loops, their states or their leases changed. */
+/* Loops or their states changed. */
 extern void wake_reload(void);
+
+/* A lease was released or granted. */
+extern void wake_leases(void);
 
 /* Look at all marks again. */
 extern void wake_rescan(void);

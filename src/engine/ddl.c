@@ -13,6 +13,7 @@
 
 #include "access/xact.h"
 #include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
 #include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
@@ -26,6 +27,7 @@
 
 #include "core/compat.h"
 #include "core/duration.h"
+#include "core/install.h"
 #include "core/wake.h"
 #include "engine/engine.h"
 #include "engine/shmem.h"
@@ -34,6 +36,7 @@
 #define LEAVE_PATIENCE_MS	3000
 
 static ProcessUtility_hook_type next_process_utility = NULL;
+static object_access_hook_type next_object_access = NULL;
 
 /* What this transaction keeps us out of, until it ends. */
 typedef enum Blocking
@@ -248,12 +251,28 @@ database_to_block(Node *statement)
 	}
 }
 
-/* COMMIT PREPARED runs no transaction callback of ours: tell the dispatcher. */
 static bool
 finishes_prepared(Node *statement)
 {
 	return IsA(statement, TransactionStmt) &&
 		((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED;
+}
+
+/*
+ * COMMIT PREPARED runs no callback of the transaction that it commits, which may
+ * have made marks or loops: tells the dispatcher, or has one started if there is
+ * a loop.
+ */
+static void
+tell_of_prepared(void)
+{
+	LoopRules  *rules;
+
+	if (install_find() == NULL)
+		return;
+	wake_rescan();
+	if (loop_read_all(InvalidOid, &rules) > 0)
+		wake_reload();
 }
 
 static void
@@ -276,12 +295,28 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 
 	if (finishing)
-		wake_rescan();
+		tell_of_prepared();
+}
+
+/*
+ * Our extension is dropped, by whatever command: the dispatcher is to look
+ * whether it still has an install to serve.
+ */
+static void
+object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
+{
+	if (next_object_access)
+		next_object_access(access, classId, objectId, subId, arg);
+	if (access == OAT_DROP && classId == ExtensionRelationId &&
+		get_extension_oid("reconcile", true) == objectId)
+		wake_reload();
 }
 
 void
 ddl_init(void)
 {
+	next_object_access = object_access_hook;
+	object_access_hook = object_access;
 	next_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	RegisterXactCallback(ddl_xact_callback, NULL);

@@ -125,18 +125,28 @@ dispatcher_done(void)
  * From here on marks are sent to our ring.  Only what commits earlier is left
  * to be read: so first this, then a snapshot.
  */
-static void
+static bool
 open_ring(void)
 {
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	if (self.db->state != DATABASE_STARTING || self.db->generation != self.generation)
+	{
+		LWLockRelease(&engine->lock);
+		return false;
+	}
 	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
 	self.db->head = self.db->tail = 0;
-	self.db->reload = self.db->rescan = self.db->prepared = false;
+	self.db->reload = self.db->rescan = self.db->prepared = self.db->leases = false;
 	LWLockRelease(&self.db->ring_lock);
 	self.db->state = DATABASE_RUNNING;
 	self.db->wanted_again = false;
 	LWLockRelease(&engine->lock);
 	self.reload_owed = self.rescan_owed = true;
+	/* one may have been prepared while nobody was here to be told */
+	self.prepared = true;
+	/* it starts one dispatcher after the other */
+	engine_wake_launcher();
+	return true;
 }
 
 /* ----------------------------------------------------------------
@@ -194,7 +204,7 @@ reload(void *arg)
 		handout_recall(loop);
 		loop->rules = rules[i];
 		loop->present = true;
-		/* try again; what is still gone is not logged again, as leases may change often */
+		/* try again; what is still gone is not logged again */
 		loop->suspended_until = 0;
 		terms_kick(loop);
 	}
@@ -229,13 +239,20 @@ drop_absent_loops(void)
  * ----------------------------------------------------------------
  */
 
-/* False while forget() of the entity is open: the marks that were to stay may go with it. */
+/*
+ * May marks of the entity be deleted because others stand for them?  Not while
+ * forget() of it is open, nor while somebody else runs it: the marks that stay
+ * may be in his list and go with it.
+ */
 static bool
-try_merge_lock(const char *loop_name, const char *entity_id)
+may_merge(const DueEntity *entity)
 {
+	const char *loop_name = entity->loop->loop_name;
 	LOCKTAG		tag;
 
-	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity_id);
+	if (entity->state != DUE_RUNNING && !run_exclude(loop_name, entity->entity_id))
+		return false;
+	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity->entity_id);
 	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
@@ -257,7 +274,7 @@ dispatcher_add_mark(const char *loop_name, const char *entity_id, const MarkRef 
 	n = due_excess(entity, now, &excess);
 	if (n > 0)
 	{
-		if (try_merge_lock(loop_name, entity_id) &&
+		if (may_merge(entity) &&
 			mark_try_delete(loop_name, entity_id, excess, n) == n)
 			due_drop_excess(entity);
 		else
@@ -315,14 +332,21 @@ look_for_prepared(void *arg)
 	sql_end(&scope);
 }
 
-/* Is the install that we serve still there? */
+typedef struct InstallCheck
+{
+	bool		exists;			/* the extension is there */
+	bool		ours;			/* and it is the install that we serve */
+} InstallCheck;
+
 static void
 check_install(void *arg)
 {
+	InstallCheck *check = arg;
 	const Install *install = install_find();
 
-	*(bool *) arg = install != NULL && (self.schema == InvalidOid || install->schema == self.schema);
-	if (*(bool *) arg)
+	check->exists = install != NULL;
+	check->ours = check->exists && (self.schema == InvalidOid || install->schema == self.schema);
+	if (check->ours)
 		self.schema = install->schema;
 }
 
@@ -334,6 +358,75 @@ owe_again(bool *owed, TimestampTz now)
 	dispatcher_wake_at(self.retry_at);
 }
 
+/* Takes messages and flags out of the ring; what comes from here on is for the next turn. */
+static void
+empty_ring(Messages *messages, TimestampTz now)
+{
+	WakeMark   *ring = engine_ring(self.index);
+
+	messages->marks = palloc(sizeof(WakeMark) * MESSAGES_MAX);
+	messages->n = 0;
+	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
+	self.reload_owed |= self.db->reload;
+	self.rescan_owed |= self.db->rescan;
+	self.prepared |= self.db->prepared;
+	self.leases_changed |= self.db->leases;
+	self.db->reload = self.db->rescan = self.db->prepared = self.db->leases = false;
+	while (self.db->tail < self.db->head && messages->n < MESSAGES_MAX)
+	{
+		messages->marks[messages->n++] = ring[self.db->tail % engine->ring_size];
+		self.db->tail++;
+	}
+	if (self.db->tail < self.db->head)
+		dispatcher_wake_at(now);
+	LWLockRelease(&self.db->ring_lock);
+}
+
+/* Reads the loops again.  Leaves if the install that we serve is gone. */
+static void
+bring_loops_up_to_date(TimestampTz now)
+{
+	InstallCheck check;
+
+	self.reload_owed = false;
+	if (!process_transaction(check_install, &check))
+	{
+		owe_again(&self.reload_owed, now);
+		return;
+	}
+	if (!check.ours)
+	{
+		/* if another install is there, whoever starts anew serves that */
+		if (!check.exists && dispatcher_done())
+			proc_exit(0);
+		proc_exit(1);
+	}
+	if (!process_transaction(reload, NULL))
+		owe_again(&self.reload_owed, now);
+}
+
+/*
+ * A prepared transaction with marks commits in another session, perhaps without
+ * a message to us: while one is left all marks are read again now and then.
+ */
+static void
+look_after_prepared(TimestampTz now)
+{
+	if (!self.prepared)
+		return;
+	if (now >= self.prepared_at)
+	{
+		self.prepared_at = clock_add_ms(now, PREPARED_LOOK_MS);
+		self.rescan_owed = true;
+		if (process_transaction(look_for_prepared, NULL) && !self.prepared)
+		{
+			self.prepared_at = 0;
+			return;
+		}
+	}
+	dispatcher_wake_at(self.prepared_at);
+}
+
 /*
  * Takes in what was sent to us.  The flags are cleared before anything is read,
  * so what comes meanwhile is read again.
@@ -342,25 +435,9 @@ static void
 take_messages(TimestampTz now)
 {
 	Messages	messages;
-	WakeMark   *ring = engine_ring(self.index);
-	bool		there;
+	dlist_iter	iter;
 
-	messages.marks = palloc(sizeof(WakeMark) * MESSAGES_MAX);
-	messages.n = 0;
-	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
-	self.reload_owed |= self.db->reload;
-	self.rescan_owed |= self.db->rescan;
-	self.prepared |= self.db->prepared;
-	self.db->reload = self.db->rescan = self.db->prepared = false;
-	while (self.db->tail < self.db->head && messages.n < MESSAGES_MAX)
-	{
-		messages.marks[messages.n++] = ring[self.db->tail % engine->ring_size];
-		self.db->tail++;
-	}
-	if (self.db->tail < self.db->head)
-		dispatcher_wake_at(now);
-	LWLockRelease(&self.db->ring_lock);
-
+	empty_ring(&messages, now);
 	if (self.retry_at > now)
 	{
 		/* what could not be read now is read by the rescan that is owed */
@@ -369,21 +446,8 @@ take_messages(TimestampTz now)
 		return;
 	}
 	if (self.reload_owed)
-	{
-		self.reload_owed = false;
-		if (!process_transaction(check_install, &there))
-			owe_again(&self.reload_owed, now);
-		else if (!there || !process_transaction(reload, NULL))
-		{
-			if (!there)
-			{
-				/* dropped under us: nothing here is ours any more */
-				dispatcher_done();
-				proc_exit(0);
-			}
-			owe_again(&self.reload_owed, now);
-		}
-	}
+		bring_loops_up_to_date(now);
+	look_after_prepared(now);
 	if (self.rescan_owed)
 	{
 		self.rescan_owed = false;
@@ -393,16 +457,11 @@ take_messages(TimestampTz now)
 	else if (messages.n > 0 && !process_transaction(read_messages, &messages))
 		owe_again(&self.rescan_owed, now);
 
-	if (self.prepared)
+	if (self.leases_changed)
 	{
-		if (!process_transaction(look_for_prepared, NULL) || self.prepared)
-		{
-			self.retry_at = 0;
-			dispatcher_wake_at(clock_add_ms(now, PREPARED_LOOK_MS));
-		}
-		/* one that is gone has committed, or not: look */
-		if (!process_transaction(rescan, NULL))
-			owe_again(&self.rescan_owed, now);
+		self.leases_changed = false;
+		dlist_foreach(iter, &self.loops)
+			terms_kick(dlist_container(DispatchLoop, link, iter.cur));
 	}
 }
 
@@ -498,7 +557,8 @@ settings_fix(void)
 	SetConfigOption("default_transaction_read_only", "off", PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("default_transaction_deferrable", "off", PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	/* no open transaction of a user may hold us up: what failed is tried again */
+	SetConfigOption("lock_timeout", "1s", PGC_SUSET, PGC_S_OVERRIDE);
 	/* grants are made durable by themselves; the rest may be lost with a crash */
 	SetConfigOption("synchronous_commit", "off", PGC_SUSET, PGC_S_OVERRIDE);
 	if (COMPAT_HAS_TRANSACTION_TIMEOUT)
@@ -509,8 +569,8 @@ void
 reconcile_dispatcher_main(Datum main_arg)
 {
 	int			index = DatumGetInt32(main_arg);
-	bool		ours = false;
-	bool		there = false;
+	InstallCheck check;
+	bool		locked = false;
 
 	process_setup();
 	if (!dispatcher_attach(index, process_generation()))
@@ -527,16 +587,17 @@ reconcile_dispatcher_main(Datum main_arg)
 	handout_init();
 	rotate_init();
 
-	open_ring();
-	if (!process_transaction(check_install, &there))
+	if (!open_ring())
+		proc_exit(0);
+	if (!process_transaction(check_install, &check))
 		proc_exit(1);
-	if (!there)
+	if (!check.exists)
 	{
 		dispatcher_done();
 		proc_exit(0);
 	}
 	/* another one that still holds it is about to end; the launcher tries again */
-	if (!process_transaction(take_install_lock, &ours) || !ours)
+	if (!process_transaction(take_install_lock, &locked) || !locked)
 		proc_exit(1);
 	strlcpy(self.holder_id, lease_mint_holder(), sizeof(self.holder_id));
 

@@ -4,7 +4,8 @@
  *
  *		dispatcher.c	main loop, messages, loops
  *		terms.c			leases of its loops
- *		handout.c		slots, jobs, executors
+ *		handout.c		jobs
+ *		pool.c			executor slots
  *		rotate.c		rotation of the mark segments
  */
 #ifndef RECONCILE_DISPATCHER_H
@@ -52,7 +53,9 @@ typedef struct Dispatcher
 	bool		reload_owed;
 	bool		rescan_owed;
 	TimestampTz retry_at;		/* of owed work that failed */
-	bool		prepared;		/* look again until no prepared transaction is left */
+	bool		leases_changed;	/* contend for those that we do not have */
+	bool		prepared;		/* look again until no prepared transaction with marks is left */
+	TimestampTz prepared_at;	/* when */
 	int64		marks_seen;		/* since the segments' sizes were last looked at */
 	TimestampTz wake_at;		/* the earliest reason to wake up, of this turn */
 } Dispatcher;
@@ -85,6 +88,13 @@ extern void handout_cancel(const DispatchLoop *loop, CancelReason reason);	/* NU
 extern void handout_cancel_orphans(const char *loop_name);	/* runs of an earlier dispatcher */
 extern bool handout_leave(void);		/* asks all executors to leave; true when none is left */
 extern bool handout_has_jobs(const DispatchLoop *loop);
+
+/* pool.c */
+extern bool pool_is_mine(const ExecSlot *slot);	/* has an executor of this dispatcher */
+extern bool pool_takes_jobs(const ExecSlot *slot);
+extern int	pool_starting(Oid role);	/* executors of the role that are about to attach */
+extern bool pool_start(Oid role, TimestampTz now);	/* false: none can be started now */
+extern void pool_free(int i, TimestampTz now);	/* its executor is gone, and all is taken in */
 
 /* rotate.c */
 extern void rotate_init(void);

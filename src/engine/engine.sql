@@ -2,14 +2,14 @@
 
 CREATE FUNCTION reconcile.running()
     RETURNS TABLE (loop_name text, entity_id text, started_at timestamptz, pid int)
-    LANGUAGE c VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_running';
 COMMENT ON FUNCTION reconcile.running() IS
 'Runs in flight in this database that the caller may observe, from shared memory; no rows where the library is not preloaded.';
 
 CREATE FUNCTION reconcile.worker_list()
     RETURNS TABLE (pid int, kind text, database_id oid, role_id oid, state text, loop_name text, since timestamptz)
-    LANGUAGE c VOLATILE PARALLEL RESTRICTED SET search_path = pg_catalog, pg_temp
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_worker_list';
 COMMENT ON FUNCTION reconcile.worker_list() IS
 'Processes of the engine in the whole server, from shared memory, each with the loop that it runs where that is of this database and the caller may observe it; no rows where the library is not preloaded.';

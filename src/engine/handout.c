@@ -1,14 +1,11 @@
 /*
  * handout.c
- *		Slots and jobs: what the dispatcher gives out and takes back in.
+ *		Jobs: what the dispatcher gives out and takes back in.
  *
  * An executor serves one role.  A loop may have jobs at as many executors as
  * its concurrency says; when all of those are busy with short runs, each may be
  * given one more of the same loop, so that it need not wait for us in between.
  * Loops are served in turn, one entity each.
- *
- * Executor slots are shared by all databases: whoever has more than its share
- * gives one up, after its run, when another waits for one.
  */
 #include "postgres.h"
 
@@ -24,7 +21,7 @@
 #include "engine/process.h"
 
 #define START_DEADLINE_MS	10000	/* from registration to attachment */
-#define RETRY_MIN_MS		1000	/* after a role could not connect, or no worker was free */
+#define RETRY_MIN_MS		1000	/* after a loop's function could not be called, or its failure not be booked */
 #define RETRY_MAX_MS		60000
 #define BUSY_LOOK_MS		50		/* somebody else runs the entity */
 #define CANCEL_PATIENCE_MS	5000	/* from SIGINT to SIGTERM */
@@ -43,18 +40,6 @@ typedef struct JobTrack
 } JobTrack;
 
 static JobTrack (*tracks)[EXEC_JOBS];
-
-/* Roles whose executors could not connect. */
-typedef struct RoleTrouble
-{
-	Oid			role;
-	TimestampTz until;
-	int64		retry_ms;
-} RoleTrouble;
-
-static RoleTrouble troubles[32];
-static TimestampTz no_worker_until = 0;
-static int64 no_worker_ms = 0;
 
 void
 handout_init(void)
@@ -79,21 +64,8 @@ handout_init(void)
 	}
 }
 
-static bool
-slot_is_mine(const ExecSlot *slot)
-{
-	return slot->state != EXEC_FREE && slot->database_index == dispatcher->index &&
-		slot->dispatcher == dispatcher->generation;
-}
-
-static bool
-slot_takes_jobs(const ExecSlot *slot)
-{
-	return slot_is_mine(slot) && slot->state == EXEC_ATTACHED && !slot->leave;
-}
-
 static int
-slot_jobs(int i)
+jobs_at(int i)
 {
 	int			n = 0;
 
@@ -247,43 +219,6 @@ job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 	return true;
 }
 
-static void
-role_trouble(Oid role, TimestampTz now)
-{
-	RoleTrouble *trouble = &troubles[0];
-
-	for (int i = 0; i < lengthof(troubles); i++)
-	{
-		if (troubles[i].role == role)
-		{
-			trouble = &troubles[i];
-			break;
-		}
-		if (troubles[i].until < trouble->until)
-			trouble = &troubles[i];
-	}
-	/* another role, or trouble of long ago */
-	if (trouble->role != role || now >= clock_add_ms(trouble->until, RETRY_MAX_MS))
-		trouble->retry_ms = 0;
-	trouble->role = role;
-	trouble->retry_ms = trouble->retry_ms == 0 ? RETRY_MIN_MS : Min(trouble->retry_ms * 2, RETRY_MAX_MS);
-	trouble->until = clock_add_ms(now, trouble->retry_ms);
-}
-
-static bool
-role_in_trouble(Oid role, TimestampTz now)
-{
-	for (int i = 0; i < lengthof(troubles); i++)
-	{
-		if (troubles[i].role == role && troubles[i].until > now)
-		{
-			dispatcher_wake_at(troubles[i].until);
-			return true;
-		}
-	}
-	return false;
-}
-
 /* Takes in what the slot has, and frees it if its process is gone. */
 static void
 slot_collect(int i, TimestampTz now)
@@ -335,13 +270,7 @@ slot_collect(int i, TimestampTz now)
 	}
 
 	if (gone && settled)
-	{
-		if (!slot->attached)
-			role_trouble(slot->role, now);
-		SpinLockAcquire(&slot->mutex);
-		slot->state = EXEC_FREE;
-		SpinLockRelease(&slot->mutex);
-	}
+		pool_free(i, now);
 	else if (slot->state == EXEC_STARTING)
 		dispatcher_wake_at(clock_add_ms(slot->registered_at, START_DEADLINE_MS));
 }
@@ -353,7 +282,7 @@ handout_collect(void)
 
 	for (int i = 0; i < engine->nslots; i++)
 	{
-		if (slot_is_mine(engine_slot(i)))
+		if (pool_is_mine(engine_slot(i)))
 			slot_collect(i, now);
 	}
 }
@@ -425,7 +354,7 @@ handout_cancel(const DispatchLoop *loop, CancelReason reason)
 
 	for (int i = 0; i < engine->nslots; i++)
 	{
-		if (!slot_is_mine(engine_slot(i)))
+		if (!pool_is_mine(engine_slot(i)))
 			continue;
 		for (int j = 0; j < EXEC_JOBS; j++)
 		{
@@ -560,7 +489,7 @@ find_idle(Oid role)
 	{
 		ExecSlot   *slot = engine_slot(i);
 
-		if (slot_takes_jobs(slot) && slot->role == role && slot_jobs(i) == 0)
+		if (pool_takes_jobs(slot) && slot->role == role && jobs_at(i) == 0)
 			return i;
 	}
 	return -1;
@@ -611,7 +540,7 @@ assign_ahead(TimestampTz now)
 		DispatchLoop *loop;
 		int			used;
 
-		if (!slot_takes_jobs(slot) || slot_jobs(i) != 1)
+		if (!pool_takes_jobs(slot) || jobs_at(i) != 1)
 			continue;
 		used = tracks[i][0].entity != NULL ? 0 : 1;
 		loop = tracks[i][used].loop;
@@ -628,7 +557,7 @@ recall_waiting(TimestampTz now)
 {
 	for (int i = 0; i < engine->nslots; i++)
 	{
-		if (slot_jobs(i) < 1 || !slot_is_mine(engine_slot(i)))
+		if (jobs_at(i) < 1 || !pool_is_mine(engine_slot(i)))
 			continue;
 		for (int j = 0; j < EXEC_JOBS; j++)
 		{
@@ -637,7 +566,7 @@ recall_waiting(TimestampTz now)
 			if (tracks[i][j].entity == NULL || engine_slot(i)->jobs[j].state != JOB_ASSIGNED)
 				continue;
 			if (!dispatcher_loop_runs(loop, now) ||
-				(slot_jobs(i) > 1 && loop->due->nready == 0 &&
+				(jobs_at(i) > 1 && loop->due->nready == 0 &&
 				 loop->executors < loop->rules.concurrency && find_idle(loop->rules.owner) >= 0))
 				(void) job_recall(i, j, now);
 		}
@@ -648,157 +577,6 @@ recall_waiting(TimestampTz now)
  * Executors
  * ----------------------------------------------------------------
  */
-
-/* Takes a free slot for an executor of the role, or -1. */
-static int
-slot_take(Oid role, TimestampTz now)
-{
-	int			taken = -1;
-
-	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < engine->nslots && taken < 0; i++)
-	{
-		ExecSlot   *slot = engine_slot(i);
-
-		SpinLockAcquire(&slot->mutex);
-		if (slot->state == EXEC_FREE)
-		{
-			slot->state = EXEC_STARTING;
-			slot->generation++;
-			slot->database = dispatcher->db->database;
-			slot->database_index = dispatcher->index;
-			slot->dispatcher = dispatcher->generation;
-			slot->role = role;
-			slot->pid = 0;
-			slot->leave = false;
-			slot->attached = false;
-			slot->registered_at = now;
-			slot->cancel_run = 0;
-			for (int j = 0; j < EXEC_JOBS; j++)
-				slot->jobs[j].state = JOB_EMPTY;
-			taken = i;
-		}
-		SpinLockRelease(&slot->mutex);
-	}
-	LWLockRelease(&engine->lock);
-	return taken;
-}
-
-static void
-slot_ask_to_leave(ExecSlot *slot)
-{
-	SpinLockAcquire(&slot->mutex);
-	slot->leave = true;
-	SpinLockRelease(&slot->mutex);
-	engine_set_latch(slot->procno, slot->pid);
-}
-
-/*
- * No slot is free for the role: asks one executor to leave.  First an idle one
- * of ours; then one of the database, or else of the role, that has most above
- * its share.  One at a time.
- */
-static void
-make_room(Oid role)
-{
-	int			per_database[ENGINE_DATABASES] = {0};
-	int			databases = 0;
-	int			share;
-	int			busiest = -1;
-	int			victim = -1;
-	int			mine = 0;
-
-	for (int i = 0; i < engine->nslots; i++)
-	{
-		ExecSlot   *slot = engine_slot(i);
-
-		if (slot->state == EXEC_FREE)
-			continue;
-		if (slot->leave)
-			return;				/* one is on its way */
-		if (per_database[slot->database_index]++ == 0)
-			databases++;
-		if (slot_is_mine(slot) && slot->role == role)
-			mine++;
-		if (slot_takes_jobs(slot) && slot->role != role && slot_jobs(i) == 0)
-			victim = i;
-	}
-	if (per_database[dispatcher->index] == 0)
-		databases++;
-	share = Max(engine->nslots / databases, 1);
-	for (int d = 0; d < ENGINE_DATABASES; d++)
-	{
-		if (d != dispatcher->index && per_database[d] > share &&
-			(busiest < 0 || per_database[d] > per_database[busiest]))
-			busiest = d;
-	}
-	if (victim < 0 && busiest >= 0 && per_database[dispatcher->index] < share)
-	{
-		for (int i = 0; i < engine->nslots; i++)
-		{
-			if (engine_slot(i)->state == EXEC_ATTACHED && engine_slot(i)->database_index == busiest)
-				victim = i;
-		}
-	}
-	/* between the roles of this database */
-	for (int i = 0; victim < 0 && i < engine->nslots; i++)
-	{
-		int			theirs = 0;
-
-		if (!slot_takes_jobs(engine_slot(i)) || engine_slot(i)->role == role)
-			continue;
-		for (int k = 0; k < engine->nslots; k++)
-			theirs += slot_is_mine(engine_slot(k)) && engine_slot(k)->role == engine_slot(i)->role;
-		if (theirs > mine + 1)
-			victim = i;
-	}
-	if (victim >= 0)
-		slot_ask_to_leave(engine_slot(victim));
-}
-
-/* False: no slot, or no worker process, is to be had now. */
-static bool
-executor_start(Oid role, TimestampTz now)
-{
-	int			i = slot_take(role, now);
-
-	if (i < 0)
-	{
-		dispatcher->db->slot_wanted = true;
-		make_room(role);
-		return false;
-	}
-	if (process_register("reconcile executor", "reconcile_executor_main",
-						 dispatcher->db->database, i, engine_slot(i)->generation))
-	{
-		no_worker_ms = 0;
-		return true;
-	}
-
-	SpinLockAcquire(&engine_slot(i)->mutex);
-	engine_slot(i)->state = EXEC_FREE;
-	SpinLockRelease(&engine_slot(i)->mutex);
-	engine_warn_no_worker("an executor");
-	no_worker_ms = no_worker_ms == 0 ? RETRY_MIN_MS : Min(no_worker_ms * 2, 8 * RETRY_MIN_MS);
-	no_worker_until = clock_add_ms(now, no_worker_ms);
-	dispatcher_wake_at(no_worker_until);
-	return false;
-}
-
-/* Executors of the role that are about to attach. */
-static int
-starting(Oid role)
-{
-	int			n = 0;
-
-	for (int i = 0; i < engine->nslots; i++)
-	{
-		ExecSlot   *slot = engine_slot(i);
-
-		n += slot_is_mine(slot) && slot->role == role && slot->state == EXEC_STARTING;
-	}
-	return n;
-}
 
 static void
 start_executors(TimestampTz now)
@@ -813,15 +591,10 @@ start_executors(TimestampTz now)
 
 		if (loop->due->nready > 0 && loop->suspended_until > now)
 			dispatcher_wake_at(loop->suspended_until);
-		if (!loop_wants_executor(loop, now) || role_in_trouble(loop->rules.owner, now))
+		if (!loop_wants_executor(loop, now))
 			continue;
-		if (no_worker_until > now)
-		{
-			dispatcher_wake_at(no_worker_until);
-			continue;
-		}
-		wanted = Min(loop->due->nready, loop->rules.concurrency - loop->executors) - starting(loop->rules.owner);
-		while (wanted-- > 0 && executor_start(loop->rules.owner, now))
+		wanted = Min(loop->due->nready, loop->rules.concurrency - loop->executors) - pool_starting(loop->rules.owner);
+		while (wanted-- > 0 && pool_start(loop->rules.owner, now))
 			;
 	}
 }

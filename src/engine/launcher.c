@@ -158,6 +158,7 @@ tend_database(int index, int64 *wait_ms)
 	TimestampTz now = clock_now();
 	DatabaseCheck check = {InvalidOid};
 	bool		start = false;
+	bool		checked;
 	uint32		generation = 0;
 
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
@@ -214,12 +215,20 @@ tend_database(int index, int64 *wait_ms)
 	if (!start)
 		return;
 
-	if (!process_transaction(check_database, &check) || !check.connectable)
+	checked = process_transaction(check_database, &check);
+	if (!checked || !check.connectable)
 	{
 		LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
 		if (db->state == DATABASE_WANTED && db->database == check.database)
-			db->state = DATABASE_FREE;
+		{
+			if (checked)
+				db->state = DATABASE_FREE;
+			else
+				db->start_after = clock_add_ms(now, BACKOFF_MIN_MS);
+		}
 		LWLockRelease(&engine->lock);
+		if (!checked)
+			*wait_ms = Min(*wait_ms, BACKOFF_MIN_MS);
 		return;
 	}
 
@@ -264,22 +273,49 @@ next_probe(void)
 	LWLockRelease(&engine->lock);
 }
 
+/* After a change of reconcile.databases: who serves one that is not named leaves it. */
+static void
+leave_unlisted(void)
+{
+	for (int i = 0; i < ENGINE_DATABASES; i++)
+	{
+		EngineDatabase *db = &engine->databases[i];
+		DatabaseCheck check = {db->database};
+
+		if (db->state != DATABASE_RUNNING || !process_transaction(check_database, &check) || check.connectable)
+			continue;
+		LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+		if (db->state == DATABASE_RUNNING && db->database == check.database)
+			db->leave = true;
+		LWLockRelease(&engine->lock);
+		engine_wake_dispatcher(i);
+	}
+}
+
 void
 reconcile_launcher_main(Datum main_arg)
 {
+	bool		list_owed = true;
+
 	process_setup();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	launcher_attach();
 	pgstat_report_activity(STATE_IDLE, NULL);
 
-	process_transaction(list_databases, NULL);
 	for (;;)
 	{
 		int64		wait_ms = PG_INT32_MAX;
 
-		process_interrupts();
+		list_owed |= process_interrupts();
 		if (process_leaving())
 			proc_exit(1);		/* 0 would unregister us for good */
+		if (list_owed && process_transaction(list_databases, NULL))
+		{
+			list_owed = false;
+			leave_unlisted();
+		}
+		if (list_owed)
+			wait_ms = BACKOFF_MIN_MS;
 
 		if (nprobes > 0)
 			next_probe();

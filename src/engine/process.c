@@ -61,17 +61,17 @@ process_leaving(void)
 	return ShutdownRequestPending;
 }
 
-void
+bool
 process_interrupts(void)
 {
 	/* nobody cancels an idle process; a cancel that came late is void */
 	QueryCancelPending = false;
 	CHECK_FOR_INTERRUPTS();
-	if (ConfigReloadPending)
-	{
-		ConfigReloadPending = false;
-		ProcessConfigFile(PGC_SIGHUP);
-	}
+	if (!ConfigReloadPending)
+		return false;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
+	return true;
 }
 
 void

@@ -19,8 +19,8 @@ extern void process_busy(bool busy);
 /* Was a SIGTERM received while idle? */
 extern bool process_leaving(void);
 
-/* Absorbs interrupts and a reload of the settings; call it each turn. */
-extern void process_interrupts(void);
+/* Absorbs interrupts; call it each turn.  True if the settings were read again. */
+extern bool process_interrupts(void);
 
 /* Waits for the latch, a timeout in ms (-1 = none), or the postmaster's death. */
 extern void process_wait(long timeout_ms, const char *wait_event);

@@ -77,7 +77,16 @@ move_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void
 
 	if (loop == NULL)
 	{
-		/* of a loop that was dropped */
+		Oid			owner;
+
+		/* of a loop that was dropped, or that we have not heard of */
+		if (loop_find_owner(loop_name, &owner))
+		{
+			dispatcher->reload_owed = true;
+			dispatcher_wake_at(move->now);
+			move->left++;
+			return;
+		}
 		(void) mark_try_delete(loop_name, entity_id, ref, 1);
 		return;
 	}

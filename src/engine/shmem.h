@@ -57,7 +57,8 @@ typedef struct EngineDatabase
 
 	/* under ring_lock */
 	LWLock		ring_lock;
-	bool		reload;			/* loops or leases changed */
+	bool		reload;			/* loops changed */
+	bool		leases;			/* a lease was released or granted */
 	bool		rescan;			/* read all segments */
 	bool		prepared;		/* a prepared transaction has marks */
 	uint64		head;			/* next to write */

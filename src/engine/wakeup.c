@@ -57,7 +57,7 @@ wakeup_send(const Wake *wake, bool prepared)
 	EngineDatabase *db;
 	WakeMark   *ring;
 
-	if (wake->reload && !prepared)
+	if (wake->leases && !prepared)
 		ConditionVariableBroadcast(&engine->lease_changed);
 	if (index < 0 || engine->databases[index].state != DATABASE_RUNNING)
 	{
@@ -70,7 +70,9 @@ wakeup_send(const Wake *wake, bool prepared)
 	db = &engine->databases[index];
 	ring = engine_ring(index);
 	LWLockAcquire(&db->ring_lock, LW_EXCLUSIVE);
-	if (prepared)
+	if (db->database != MyDatabaseId)
+		;						/* it left, and the entry is another's by now */
+	else if (prepared)
 		db->prepared = true;
 	else
 	{
@@ -89,13 +91,14 @@ wakeup_send(const Wake *wake, bool prepared)
 			push(db, ring, &range);
 		}
 		db->reload |= wake->reload;
+		db->leases |= wake->leases;
 		db->rescan |= wake->rescan;
 	}
 	LWLockRelease(&db->ring_lock);
 	engine_wake_dispatcher(index);
 
 	/* it may have left between our look and our message */
-	if (wake->reload && !prepared && db->state != DATABASE_RUNNING)
+	if (wake->reload && !prepared && (db->database != MyDatabaseId || db->state != DATABASE_RUNNING))
 		want_dispatcher();
 }
 

@@ -446,7 +446,7 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 		ForceSyncCommit();
 	}
 	fence_note_grant();
-	wake_reload();
+	wake_leases();
 	return LEASE_GRANTED;
 }
 
@@ -545,7 +545,7 @@ lease_release(const char *reconciler_id, const char *holder_id, int64 epoch)
 	end_term(&lease, now, "released");
 	sql_end(&scope);
 	fence_note_grant();
-	wake_reload();
+	wake_leases();
 	return true;
 }
 

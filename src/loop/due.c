@@ -363,7 +363,7 @@ int
 due_excess(DueEntity *entity, TimestampTz now, MarkRef **refs)
 {
 	DueMark    *marks = marks_of(entity);
-	int			answered = 0;
+	int			kept[2] = {0, 0};	/* [1]: triggers that are due */
 	int			n = 0;
 
 	if (entity->nmarks <= DUE_LIST_MAX)
@@ -372,7 +372,10 @@ due_excess(DueEntity *entity, TimestampTz now, MarkRef **refs)
 	/* the latest stay: a forget() in progress may be deleting the earlier ones */
 	for (int i = entity->nmarks - 1; i >= 0; i--)
 	{
-		if (marks[i].taken || !is_answered(&marks[i], now) || ++answered <= DUE_LIST_MAX / 4)
+		/* what is not due yet does not stand for what is */
+		bool		due = marks[i].ref.kind != MARK_LOOK && marks[i].ref.due_at <= now;
+
+		if (marks[i].taken || !is_answered(&marks[i], now) || ++kept[due] <= DUE_LIST_MAX / 4)
 			continue;
 		marks[i].excess = true;
 		(*refs)[n++] = marks[i].ref;

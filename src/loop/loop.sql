@@ -24,6 +24,23 @@ CREATE TABLE reconcile.loop (
 COMMENT ON TABLE reconcile.loop IS 'Loops and their options; functions are stored as signatures, durations in milliseconds.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.loop', '');
 
+-- Rows that come past our functions (a restore, COPY): the engine is told.
+CREATE FUNCTION reconcile.rows_changed() RETURNS trigger
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_rows_changed';
+COMMENT ON FUNCTION reconcile.rows_changed() IS
+'Trigger of our own tables: tells the engine at commit that loops or marks came past our functions.';
+CREATE TRIGGER rows_changed AFTER INSERT OR UPDATE OR DELETE ON reconcile.loop
+    FOR EACH STATEMENT EXECUTE FUNCTION reconcile.rows_changed();
+CREATE TRIGGER rows_changed AFTER INSERT ON reconcile.mark_0
+    FOR EACH STATEMENT EXECUTE FUNCTION reconcile.rows_changed();
+CREATE TRIGGER rows_changed AFTER INSERT ON reconcile.mark_1
+    FOR EACH STATEMENT EXECUTE FUNCTION reconcile.rows_changed();
+CREATE TRIGGER rows_changed AFTER INSERT ON reconcile.mark_2
+    FOR EACH STATEMENT EXECUTE FUNCTION reconcile.rows_changed();
+CREATE TRIGGER rows_changed AFTER INSERT ON reconcile.mark_3
+    FOR EACH STATEMENT EXECUTE FUNCTION reconcile.rows_changed();
+
 -- A row only for what must outlive the next look: failures, and death.
 CREATE TABLE reconcile.entity (
     loop_name      text COLLATE "C" NOT NULL,

@@ -10,11 +10,13 @@
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "common/pg_prng.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "core/access.h"
@@ -291,6 +293,26 @@ reconcile_forget(PG_FUNCTION_ARGS)
 	remembered = change(PLAN_FORGET, loop_name, CStringGetTextDatum(entity_id));
 	deleted = loop_delete_marks(loop_name, entity_id);
 	PG_RETURN_BOOL(remembered || deleted > 0);
+}
+
+/* ----------------------------------------------------------------
+ * Rows that come past our functions
+ * ----------------------------------------------------------------
+ */
+
+PG_FUNCTION_INFO_V1(reconcile_rows_changed);
+Datum
+reconcile_rows_changed(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("rows_changed() was not called by a trigger")));
+	wake_reload();
+	/* our own functions write marks past triggers, so these came by SQL */
+	if (RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation) != install_get()->lock_class)
+		wake_rescan();
+	return PointerGetDatum(NULL);
 }
 
 /* ----------------------------------------------------------------

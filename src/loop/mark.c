@@ -2,7 +2,7 @@
  * mark.c
  *		The mark segments: insert, delete by TID, scan, empty.
  *
- * A segment has no index, no trigger and no constraint, so rows are inserted
+ * A segment has no index, no row trigger and no constraint, so rows are inserted
  * and deleted through the table access method itself.  That goes past rights as
  * well: each caller has checked his own.
  *

@@ -94,6 +94,15 @@ run_lock(const char *loop_name, const char *entity_id)
 	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
+bool
+run_exclude(const char *loop_name, const char *entity_id)
+{
+	LOCKTAG		tag;
+
+	lock_tag(&tag, LOCK_KIND_RUN, loop_name, entity_id);
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
 /* ----------------------------------------------------------------
  * Context and timeout
  * ----------------------------------------------------------------
@@ -133,12 +142,47 @@ run_over(void)
 	current = NULL;
 }
 
+/*
+ * In a caller's session the run must not get at what the session may beyond its
+ * current role: SET ROLE and the like are refused.  An abort undoes it by itself.
+ */
+static bool confined = false;
+
+static void
+confine(void)
+{
+	Oid			userid;
+	int			context;
+
+	GetUserIdAndSecContext(&userid, &context);
+	confined = (context & SECURITY_LOCAL_USERID_CHANGE) == 0;
+	SetUserIdAndSecContext(userid, context | SECURITY_LOCAL_USERID_CHANGE);
+}
+
+static void
+unconfine(void)
+{
+	Oid			userid;
+	int			context;
+
+	if (!confined)
+		return;
+	confined = false;
+	GetUserIdAndSecContext(&userid, &context);
+	SetUserIdAndSecContext(userid, context & ~SECURITY_LOCAL_USERID_CHANGE);
+}
+
 /* The context ends with the transaction: deferred triggers still belong to the run. */
 static void
 run_xact_callback(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
+	if (event == XACT_EVENT_PRE_COMMIT)
+		unconfine();
+	else if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
+	{
+		confined = false;
 		run_over();
+	}
 }
 
 static void
@@ -156,6 +200,8 @@ run_begin(LoopRun *run)
 	timed_out = false;
 	run->deadline = 0;
 	current = run;
+	if (run->in_session)
+		confine();
 	if (run->rules->timeout_ms > 0)
 	{
 		run->deadline = clock_add_ms(clock_now(), run->rules->timeout_ms);

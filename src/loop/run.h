@@ -48,8 +48,11 @@ typedef struct LoopRun
 	MarkRef		look;			/* the next look; not sent to the ring */
 } LoopRun;
 
-/* Tries the run lock of (loop, entity), for the transaction. */
+/* Tries the run lock of (loop, entity), for the transaction; false also within a run of it. */
 extern bool run_lock(const char *loop_name, const char *entity_id);
+
+/* True if nobody else runs (loop, entity) until this transaction ends; may be asked again in it. */
+extern bool run_exclude(const char *loop_name, const char *entity_id);
 
 /*
  * Runs the entity in the current transaction: epoch, function, marks, next

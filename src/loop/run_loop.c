@@ -45,13 +45,19 @@ typedef struct Session
 } Session;
 
 static void
-next_transaction(void)
+transaction_settings(void)
 {
-	SPI_commit();
 	XactIsoLevel = XACT_READ_COMMITTED;
 	XactReadOnly = false;
 	(void) set_config_option("search_path", NULL, PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+static void
+next_transaction(void)
+{
+	SPI_commit();
+	transaction_settings();
 }
 
 static void
@@ -159,28 +165,41 @@ commit_run(LoopRun *run)
 		return;
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && !run_timed_out())
 		ReThrowError(error);
+	transaction_settings();
 	if (run_lock(run->rules->loop_name, run->entity_id))
 		run_book_failure(run, error);
 	FreeErrorData(error);
 	next_transaction();
 }
 
-/* Runs the loop's oldest due entity.  False: none is left, or the loop cannot go on. */
+/* May the caller run the loop, as its row says now? */
 static bool
-run_next(Session *session, const LoopRules *rules, DueLoop *loop)
+is_runnable(const LoopRules *rules)
+{
+	return rules->enabled && !rules->paused && rules->reconciler[0] != '\0' && rules->owner == GetUserId();
+}
+
+/*
+ * Runs the loop's oldest due entity, with the options that the loop has now.
+ * False: none is left, or the loop cannot go on.
+ */
+static bool
+run_next(Session *session, DueLoop *loop)
 {
 	LoopRun		run = {0};
+	LoopRules	rules;
 	MarkRef    *marks;
 	int			nmarks;
 	DueEntity  *entity;
 
-	if (session->left <= 0 || !still_leads(session, rules))
+	if (session->left <= 0 || !loop_read(loop->loop_name, &rules) || !is_runnable(&rules) ||
+		(rules.lease_ttl_ms > 0) != (session->leased != NULL) || !still_leads(session, &rules))
 		return false;
 	entity = due_take(session->due, loop, session->now, PG_INT32_MAX, &marks, &nmarks);
 	if (entity == NULL)
 		return false;
 
-	run.rules = rules;
+	run.rules = &rules;
 	run.entity_id = entity->entity_id;
 	run.marks = marks;
 	run.nmarks = nmarks;
@@ -188,7 +207,7 @@ run_next(Session *session, const LoopRules *rules, DueLoop *loop)
 	run.epoch = session->leased != NULL ? session->epoch : 0;
 	run.in_session = true;
 	/* one that runs elsewhere at this moment is not ours to wait for */
-	if (run_lock(rules->loop_name, entity->entity_id))
+	if (run_lock(rules.loop_name, entity->entity_id))
 	{
 		run_execute(&run);
 		commit_run(&run);
@@ -202,7 +221,7 @@ run_next(Session *session, const LoopRules *rules, DueLoop *loop)
 		ereport(WARNING,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
 				 errmsg("loop \"%s\" cannot run: its function \"%s\" is gone, or its owner may not call it",
-						rules->loop_name, rules->reconciler),
+						rules.loop_name, rules.reconciler),
 				 errhint("Define the function again, or change the loop with reconcile.alter_loop().")));
 	return run.outcome != RUN_NO_FUNCTION && run.outcome != RUN_NOT_LEADER;
 }
@@ -212,11 +231,11 @@ run_one_loop(Session *session, const LoopRules *rules)
 {
 	DueLoop    *loop = due_loop(session->due, rules->loop_name);
 
-	if (!rules->enabled || rules->paused || rules->reconciler[0] == '\0' || loop->nready == 0)
+	if (!is_runnable(rules) || loop->nready == 0)
 		return;
 	if (rules->lease_ttl_ms > 0 && !lead(session, rules))
 		return;
-	while (run_next(session, rules, loop))
+	while (run_next(session, loop))
 		CHECK_FOR_INTERRUPTS();
 	give_back(session);
 }
@@ -225,11 +244,20 @@ run_one_loop(Session *session, const LoopRules *rules)
 static void
 clean_up(Session *session)
 {
-	if (session->leased != NULL)
+	if (session->leased == NULL)
+		return;
+	PG_TRY();
 	{
 		SPI_rollback();
+		transaction_settings();
 		give_back(session);
 	}
+	PG_CATCH();
+	{
+		/* what broke the call keeps us from that too: the lease runs out by itself */
+		FlushErrorState();
+	}
+	PG_END_TRY();
 }
 
 static void

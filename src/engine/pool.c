@@ -1,0 +1,298 @@
+/*
+ * pool.c
+ *		Executor slots: who gets one, and who gives one up.
+ *
+ * The slots are shared by all databases of the server and, in a database, by
+ * the roles that own loops: a pool is the executors of one role in one database.
+ * Where none is free, the pool that has most above its share gives one up, after
+ * its run; where there are more pools than slots they take turns.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "core/duration.h"
+#include "engine/dispatcher.h"
+#include "engine/process.h"
+
+#define RETRY_MIN_MS		1000	/* after a role could not connect, or no worker was free */
+#define RETRY_MAX_MS		60000
+#define TURN_MS				1000	/* an executor keeps its slot that long before another pool's turn */
+
+/* Roles whose executors could not connect. */
+typedef struct RoleTrouble
+{
+	Oid			role;
+	TimestampTz until;
+	int64		retry_ms;
+} RoleTrouble;
+
+static RoleTrouble troubles[32];
+
+/* No worker process was to be had. */
+static TimestampTz no_worker_until = 0;
+static int64 no_worker_ms = 0;
+
+bool
+pool_is_mine(const ExecSlot *slot)
+{
+	return slot->state != EXEC_FREE && slot->database_index == dispatcher->index &&
+		slot->dispatcher == dispatcher->generation;
+}
+
+bool
+pool_takes_jobs(const ExecSlot *slot)
+{
+	return pool_is_mine(slot) && slot->state == EXEC_ATTACHED && !slot->leave;
+}
+
+int
+pool_starting(Oid role)
+{
+	int			n = 0;
+
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		n += pool_is_mine(slot) && slot->role == role && slot->state == EXEC_STARTING;
+	}
+	return n;
+}
+
+/* ----------------------------------------------------------------
+ * Roles that cannot connect
+ * ----------------------------------------------------------------
+ */
+
+static void
+role_trouble(Oid role, TimestampTz now)
+{
+	RoleTrouble *trouble = &troubles[0];
+
+	for (int i = 0; i < lengthof(troubles); i++)
+	{
+		if (troubles[i].role == role)
+		{
+			trouble = &troubles[i];
+			break;
+		}
+		if (troubles[i].until < trouble->until)
+			trouble = &troubles[i];
+	}
+	/* another role, or trouble of long ago */
+	if (trouble->role != role || now >= clock_add_ms(trouble->until, RETRY_MAX_MS))
+		trouble->retry_ms = 0;
+	trouble->role = role;
+	trouble->retry_ms = trouble->retry_ms == 0 ? RETRY_MIN_MS : Min(trouble->retry_ms * 2, RETRY_MAX_MS);
+	trouble->until = clock_add_ms(now, trouble->retry_ms);
+}
+
+static bool
+role_in_trouble(Oid role, TimestampTz now)
+{
+	for (int i = 0; i < lengthof(troubles); i++)
+	{
+		if (troubles[i].role == role && troubles[i].until > now)
+		{
+			dispatcher_wake_at(troubles[i].until);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* ----------------------------------------------------------------
+ * Making room
+ * ----------------------------------------------------------------
+ */
+
+static bool
+is_idle(const ExecSlot *slot)
+{
+	for (int j = 0; j < EXEC_JOBS; j++)
+	{
+		if (slot->jobs[j].state != JOB_EMPTY)
+			return false;
+	}
+	return slot->state == EXEC_ATTACHED;
+}
+
+/* Executors of a database, or of one of its roles (InvalidOid: of all). */
+static int
+count(Oid database, Oid role)
+{
+	int			n = 0;
+
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		n += slot->state != EXEC_FREE && slot->database == database &&
+			(role == InvalidOid || slot->role == role);
+	}
+	return n;
+}
+
+/*
+ * Of a slot's pool against ours: does it have to give one up?  Ours is below
+ * what it would have after that, or has none at all.
+ */
+static bool
+is_above(int theirs, int ours)
+{
+	return theirs > ours + 1 || ours == 0;
+}
+
+/* The slot that is to be given up for the role, or NULL: none, or one is on its way. */
+static ExecSlot *
+find_victim(Oid role, TimestampTz now)
+{
+	Oid			database = dispatcher->db->database;
+	int			in_database = count(database, InvalidOid);
+	int			in_role = count(database, role);
+	ExecSlot   *victim = NULL;
+	int			most = 0;
+
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		if (engine_slot(i)->state != EXEC_FREE && engine_slot(i)->leave)
+			return NULL;
+	}
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+		TimestampTz turn_ends = clock_add_ms(slot->registered_at, TURN_MS);
+		int			theirs;
+
+		if (slot->state != EXEC_ATTACHED || (slot->database == database && slot->role == role))
+			continue;
+		/* one of ours that has nothing to do is given up first, and at once */
+		if (slot->database == database && is_idle(slot))
+			return slot;
+		theirs = slot->database == database ? count(database, slot->role) : count(slot->database, InvalidOid);
+		if (!is_above(theirs, slot->database == database ? in_role : in_database))
+			continue;
+		if (turn_ends > now)
+			dispatcher_wake_at(turn_ends);
+		else if (theirs > most)
+		{
+			victim = slot;
+			most = theirs;
+		}
+	}
+	return victim;
+}
+
+static void
+make_room(Oid role, TimestampTz now)
+{
+	ExecSlot   *victim = find_victim(role, now);
+
+	if (victim == NULL)
+		return;
+	SpinLockAcquire(&victim->mutex);
+	victim->leave = true;
+	SpinLockRelease(&victim->mutex);
+	engine_set_latch(victim->procno, victim->pid);
+}
+
+/* ----------------------------------------------------------------
+ * Slots
+ * ----------------------------------------------------------------
+ */
+
+/* Takes a free slot for an executor of the role, or -1. */
+static int
+slot_take(Oid role, TimestampTz now)
+{
+	int			taken = -1;
+
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < engine->nslots && taken < 0; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		SpinLockAcquire(&slot->mutex);
+		if (slot->state == EXEC_FREE)
+		{
+			slot->state = EXEC_STARTING;
+			slot->generation++;
+			slot->database = dispatcher->db->database;
+			slot->database_index = dispatcher->index;
+			slot->dispatcher = dispatcher->generation;
+			slot->role = role;
+			slot->pid = 0;
+			slot->leave = false;
+			slot->attached = false;
+			slot->registered_at = now;
+			slot->cancel_run = 0;
+			for (int j = 0; j < EXEC_JOBS; j++)
+				slot->jobs[j].state = JOB_EMPTY;
+			taken = i;
+		}
+		SpinLockRelease(&slot->mutex);
+	}
+	LWLockRelease(&engine->lock);
+	return taken;
+}
+
+/* Tells the others that wait for a slot. */
+static void
+slot_give(ExecSlot *slot)
+{
+	SpinLockAcquire(&slot->mutex);
+	slot->state = EXEC_FREE;
+	SpinLockRelease(&slot->mutex);
+	for (int i = 0; i < ENGINE_DATABASES; i++)
+	{
+		if (i != dispatcher->index && engine->databases[i].slot_wanted)
+			engine_wake_dispatcher(i);
+	}
+}
+
+void
+pool_free(int i, TimestampTz now)
+{
+	ExecSlot   *slot = engine_slot(i);
+
+	if (!slot->attached)
+		role_trouble(slot->role, now);
+	slot_give(slot);
+}
+
+bool
+pool_start(Oid role, TimestampTz now)
+{
+	int			i;
+
+	if (role_in_trouble(role, now))
+		return false;
+	if (no_worker_until > now)
+	{
+		dispatcher_wake_at(no_worker_until);
+		return false;
+	}
+
+	/* said before we look, so that whoever frees one after our look tells us */
+	dispatcher->db->slot_wanted = true;
+	i = slot_take(role, now);
+	if (i < 0)
+	{
+		make_room(role, now);
+		return false;
+	}
+	if (process_register("reconcile executor", "reconcile_executor_main",
+						 dispatcher->db->database, i, engine_slot(i)->generation))
+	{
+		no_worker_ms = 0;
+		return true;
+	}
+
+	slot_give(engine_slot(i));
+	engine_warn_no_worker("an executor");
+	no_worker_ms = no_worker_ms == 0 ? RETRY_MIN_MS : Min(no_worker_ms * 2, 8 * RETRY_MIN_MS);
+	no_worker_until = clock_add_ms(now, no_worker_ms);
+	dispatcher_wake_at(no_worker_until);
+	return false;
+}
