@@ -9,6 +9,10 @@ PG_CONFIG ?= pg_config
 WERROR = -Werror
 
 SRCROOT := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
+# PGXS of a server that was built in its own source tree does not set it.
+ifneq ($(SRCROOT),.)
+VPATH := $(SRCROOT)
+endif
 EXTVERSION := $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" $(SRCROOT)/reconcile.control)
 
 EXTENSION = reconcile

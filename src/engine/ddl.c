@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
@@ -24,6 +25,7 @@
 #include "storage/latch.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
+#include "utils/syscache.h"
 
 #include "core/compat.h"
 #include "core/duration.h"
@@ -174,6 +176,21 @@ owned_database(const char *name)
 	return OidIsValid(database) && compat_database_owned(database, GetUserId()) ? database : InvalidOid;
 }
 
+/* The server has such a function, but not all of its minor releases export it. */
+static bool
+may_create_database(void)
+{
+	HeapTuple	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(GetUserId()));
+	bool		may = superuser();
+
+	if (HeapTupleIsValid(tuple))
+	{
+		may |= ((Form_pg_authid) GETSTRUCT(tuple))->rolcreatedb;
+		ReleaseSysCache(tuple);
+	}
+	return may;
+}
+
 static const char *
 template_of(const CreatedbStmt *statement)
 {
@@ -235,7 +252,7 @@ database_to_block(Node *statement)
 		case T_CreatedbStmt:
 			name = template_of((CreatedbStmt *) statement);
 			/* one that the caller may not copy is refused by the command */
-			return name != NULL && (superuser() || have_createdb_privilege()) ?
+			return name != NULL && may_create_database() ?
 				get_database_oid(name, true) : InvalidOid;
 		case T_RenameStmt:
 			if (((RenameStmt *) statement)->renameType == OBJECT_DATABASE)

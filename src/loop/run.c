@@ -361,8 +361,11 @@ insert_look(LoopRun *run, const RunDecision *decision)
 {
 	if (!decision->look)
 		return;
+	/* the heap wants one, and not every caller has one */
+	PushActiveSnapshot(GetLatestSnapshot());
 	mark_insert(run->rules->loop_name, run->entity_id, MARK_LOOK,
 				clock_add_ms(clock_now(), decision->look_ms), run->in_session, &run->look);
+	PopActiveSnapshot();
 	run->has_look = true;
 }
 
