@@ -47,14 +47,3 @@ require_writable(const char *function)
 				 errmsg("cannot execute %s() in a read-only transaction", function),
 				 errhint("Begin the transaction with READ WRITE.")));
 }
-
-void
-require_read_committed(const char *function)
-{
-	if (IsolationUsesXactSnapshot())
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("%s() cannot work above READ COMMITTED", function),
-				 errdetail("Its answer would rest on a snapshot that is older than the lock."),
-				 errhint("Begin the transaction with ISOLATION LEVEL READ COMMITTED.")));
-}

@@ -32,7 +32,4 @@ extern void require_primary(const char *function);
 /* The same, and 25006 in a read-only transaction: what writes past the executor must ask itself. */
 extern void require_writable(const char *function);
 
-/* 0A000 above READ COMMITTED, where an old snapshot would make the answer a lie. */
-extern void require_read_committed(const char *function);
-
 #endif							/* RECONCILE_ERRORS_H */

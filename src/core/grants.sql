@@ -36,6 +36,7 @@ GRANT EXECUTE ON FUNCTION
     reconcile.current_run(),
     reconcile.fenced_epoch(text),
     reconcile.fenced_write(text, jsonb),
+    reconcile.json_merge_patch(jsonb, jsonb),
     reconcile.may_observe(text),
     reconcile.may_see_errors(text),
     reconcile.running(),

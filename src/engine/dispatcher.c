@@ -66,6 +66,8 @@ dispatcher_detach(int code, Datum arg)
 	}
 	LWLockRelease(&engine->lock);
 	engine_wake_launcher();
+	/* what was given up for us is for others */
+	pool_wake_others();
 
 	/* idle executors of ours leave when they see us gone */
 	for (int i = 0; i < engine->nslots; i++)

@@ -95,6 +95,9 @@ extern bool pool_takes_jobs(const ExecSlot *slot);
 extern int	pool_starting(Oid role);	/* executors of the role that are about to attach */
 extern bool pool_start(Oid role, TimestampTz now);	/* false: none can be started now */
 extern void pool_free(int i, TimestampTz now);	/* its executor is gone, and all is taken in */
+extern void pool_turn_begins(void);
+extern void pool_turn_ends(void);		/* after all calls of pool_start() in a turn */
+extern void pool_wake_others(void);		/* dispatchers of other databases that wait for a slot */
 
 /* rotate.c */
 extern void rotate_init(void);

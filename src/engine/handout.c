@@ -551,9 +551,37 @@ assign_ahead(TimestampTz now)
 	}
 }
 
-/* Takes back what waits behind a run, when its loop stands still or an executor is idle. */
+/* What comes due while a job waits to be begun is answered by it: one run, not two. */
 static void
-recall_waiting(TimestampTz now)
+job_extend(int i, int j, TimestampTz now)
+{
+	ExecSlot   *slot = engine_slot(i);
+	ExecJob    *job = &slot->jobs[j];
+	MarkRef    *refs;
+	int			n = due_more(tracks[i][j].entity, now, DUE_LIST_MAX - job->nmarks, &refs);
+	bool		extended = false;
+
+	if (n == 0)
+		return;
+	SpinLockAcquire(&slot->mutex);
+	if (job->state == JOB_ASSIGNED)
+	{
+		memcpy(&job->marks[job->nmarks], refs, sizeof(MarkRef) * n);
+		job->nmarks += n;
+		extended = true;
+	}
+	SpinLockRelease(&slot->mutex);
+	if (extended)
+		due_take_more(tracks[i][j].entity, refs, n);
+	pfree(refs);
+}
+
+/*
+ * Looks after jobs that are not begun: takes back what waits behind a run when
+ * its loop stands still or an executor is idle, and brings the others up to date.
+ */
+static void
+tend_waiting(TimestampTz now)
 {
 	for (int i = 0; i < engine->nslots; i++)
 	{
@@ -569,6 +597,8 @@ recall_waiting(TimestampTz now)
 				(jobs_at(i) > 1 && loop->due->nready == 0 &&
 				 loop->executors < loop->rules.concurrency && find_idle(loop->rules.owner) >= 0))
 				(void) job_recall(i, j, now);
+			else
+				job_extend(i, j, now);
 		}
 	}
 }
@@ -583,7 +613,7 @@ start_executors(TimestampTz now)
 {
 	dlist_iter	iter;
 
-	dispatcher->db->slot_wanted = false;
+	pool_turn_begins();
 	dlist_foreach(iter, &dispatcher->loops)
 	{
 		DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
@@ -597,6 +627,7 @@ start_executors(TimestampTz now)
 		while (wanted-- > 0 && pool_start(loop->rules.owner, now))
 			;
 	}
+	pool_turn_ends();
 }
 
 void
@@ -605,7 +636,7 @@ handout_assign(void)
 	TimestampTz now = clock_now();
 
 	count_executors();
-	recall_waiting(now);
+	tend_waiting(now);
 	assign_to_idle(now);
 	assign_ahead(now);
 	start_executors(now);

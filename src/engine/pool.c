@@ -5,7 +5,8 @@
  * The slots are shared by all databases of the server and, in a database, by
  * the roles that own loops: a pool is the executors of one role in one database.
  * Where none is free, the pool that has most above its share gives one up, after
- * its run; where there are more pools than slots they take turns.
+ * its run, for the one that asked; where there are more pools than slots they
+ * take turns.
  */
 #include "postgres.h"
 
@@ -32,6 +33,9 @@ static RoleTrouble troubles[32];
 /* No worker process was to be had. */
 static TimestampTz no_worker_until = 0;
 static int64 no_worker_ms = 0;
+
+/* In this turn no slot was free for one of our pools. */
+static bool waiting = false;
 
 bool
 pool_is_mine(const ExecSlot *slot)
@@ -193,6 +197,7 @@ make_room(Oid role, TimestampTz now)
 		return;
 	SpinLockAcquire(&victim->mutex);
 	victim->leave = true;
+	victim->promised = dispatcher->index + 1;
 	SpinLockRelease(&victim->mutex);
 	engine_set_latch(victim->procno, victim->pid);
 }
@@ -201,6 +206,18 @@ make_room(Oid role, TimestampTz now)
  * Slots
  * ----------------------------------------------------------------
  */
+
+/* Was the slot given up for another database, which still waits for one? */
+static bool
+is_promised(const ExecSlot *slot)
+{
+	const EngineDatabase *db;
+
+	if (slot->promised == 0 || slot->promised == dispatcher->index + 1)
+		return false;
+	db = &engine->databases[slot->promised - 1];
+	return db->state == DATABASE_RUNNING && db->slot_wanted;
+}
 
 /* Takes a free slot for an executor of the role, or -1. */
 static int
@@ -214,9 +231,10 @@ slot_take(Oid role, TimestampTz now)
 		ExecSlot   *slot = engine_slot(i);
 
 		SpinLockAcquire(&slot->mutex);
-		if (slot->state == EXEC_FREE)
+		if (slot->state == EXEC_FREE && !is_promised(slot))
 		{
 			slot->state = EXEC_STARTING;
+			slot->promised = 0;
 			slot->generation++;
 			slot->database = dispatcher->db->database;
 			slot->database_index = dispatcher->index;
@@ -237,18 +255,23 @@ slot_take(Oid role, TimestampTz now)
 	return taken;
 }
 
-/* Tells the others that wait for a slot. */
+void
+pool_wake_others(void)
+{
+	for (int i = 0; i < ENGINE_DATABASES; i++)
+	{
+		if (i != dispatcher->index && engine->databases[i].slot_wanted)
+			engine_wake_dispatcher(i);
+	}
+}
+
 static void
 slot_give(ExecSlot *slot)
 {
 	SpinLockAcquire(&slot->mutex);
 	slot->state = EXEC_FREE;
 	SpinLockRelease(&slot->mutex);
-	for (int i = 0; i < ENGINE_DATABASES; i++)
-	{
-		if (i != dispatcher->index && engine->databases[i].slot_wanted)
-			engine_wake_dispatcher(i);
-	}
+	pool_wake_others();
 }
 
 void
@@ -279,7 +302,10 @@ pool_start(Oid role, TimestampTz now)
 	i = slot_take(role, now);
 	if (i < 0)
 	{
+		waiting = true;
 		make_room(role, now);
+		/* whose turn it is changes without a word to us */
+		dispatcher_wake_at(clock_add_ms(now, TURN_MS));
 		return false;
 	}
 	if (process_register("reconcile executor", "reconcile_executor_main",
@@ -295,4 +321,20 @@ pool_start(Oid role, TimestampTz now)
 	no_worker_until = clock_add_ms(now, no_worker_ms);
 	dispatcher_wake_at(no_worker_until);
 	return false;
+}
+
+void
+pool_turn_begins(void)
+{
+	waiting = false;
+}
+
+void
+pool_turn_ends(void)
+{
+	if (waiting || !dispatcher->db->slot_wanted)
+		return;
+	dispatcher->db->slot_wanted = false;
+	/* one that was given up for us is for whoever else waits */
+	pool_wake_others();
 }

@@ -134,6 +134,7 @@ typedef struct ExecSlot
 	int			pid;
 	int			procno;
 	bool		leave;			/* after its run */
+	int			promised;		/* to the database of that index + 1, for which it was given up; 0 = to none */
 	bool		attached;		/* it got as far as taking jobs */
 	TimestampTz registered_at;
 	TimestampTz last_done_at;

@@ -360,6 +360,36 @@ due_take(DueSet *set, DueLoop *loop, TimestampTz now, int max, MarkRef **list, i
 }
 
 int
+due_more(DueEntity *entity, TimestampTz now, int max, MarkRef **refs)
+{
+	DueMark    *marks = marks_of(entity);
+	int			n = 0;
+
+	*refs = NULL;
+	for (int i = 0; i < entity->nmarks && n < max; i++)
+	{
+		if (marks[i].taken || marks[i].excess || marks[i].ref.due_at > now)
+			continue;
+		if (*refs == NULL)
+			*refs = palloc(sizeof(MarkRef) * entity->nmarks);
+		(*refs)[n++] = marks[i].ref;
+	}
+	return n;
+}
+
+void
+due_take_more(DueEntity *entity, const MarkRef *refs, int n)
+{
+	DueMark    *marks = marks_of(entity);
+
+	for (int i = 0; i < entity->nmarks; i++)
+	{
+		for (int j = 0; j < n; j++)
+			marks[i].taken |= same_place(&marks[i].ref, &refs[j]);
+	}
+}
+
+int
 due_excess(DueEntity *entity, TimestampTz now, MarkRef **refs)
 {
 	DueMark    *marks = marks_of(entity);

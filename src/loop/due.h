@@ -103,6 +103,13 @@ extern DueEntity *due_take(DueSet *set, DueLoop *loop, TimestampTz now, int max,
 						   MarkRef **list, int *n);
 
 /*
+ * Marks that came due since the entity was taken, at most max, palloc'd; with
+ * due_take_more() they join the list of its run.
+ */
+extern int	due_more(DueEntity *entity, TimestampTz now, int max, MarkRef **refs);
+extern void due_take_more(DueEntity *entity, const MarkRef *refs, int n);
+
+/*
  * Due marks beyond DUE_LIST_MAX, which the ones that stay stand for.  The caller
  * deletes them from the segments and then calls due_drop_excess(), or forgets
  * about it with due_keep_excess().

@@ -23,6 +23,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -147,6 +148,7 @@ run_over(void)
  * current role: SET ROLE and the like are refused.  An abort undoes it by itself.
  */
 static bool confined = false;
+static int	guc_level = 0;		/* what the run sets is undone with it; 0: none */
 
 static void
 confine(void)
@@ -157,6 +159,7 @@ confine(void)
 	GetUserIdAndSecContext(&userid, &context);
 	confined = (context & SECURITY_LOCAL_USERID_CHANGE) == 0;
 	SetUserIdAndSecContext(userid, context | SECURITY_LOCAL_USERID_CHANGE);
+	guc_level = NewGUCNestLevel();
 }
 
 static void
@@ -165,6 +168,9 @@ unconfine(void)
 	Oid			userid;
 	int			context;
 
+	if (guc_level > 0)
+		AtEOXact_GUC(false, guc_level);
+	guc_level = 0;
 	if (!confined)
 		return;
 	confined = false;
@@ -181,6 +187,7 @@ run_xact_callback(XactEvent event, void *arg)
 	else if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
 	{
 		confined = false;
+		guc_level = 0;
 		run_over();
 	}
 }

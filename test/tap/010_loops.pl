@@ -200,6 +200,15 @@ sql($node, q{SELECT reconcile.resume_loop('paused')});
 wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'paused')}, 'until the loop is resumed');
 is(runs($node, 'paused', 'second'), 1, 'five triggers that wait together are one run');
 
+# What waits behind a run of a loop with short runs is given out ahead of its turn.
+$gate = close_gate($node, 'paused');
+enqueue($node, 'paused', 'third');
+wait_held($node, 'paused', 1);
+enqueue($node, 'paused', 'fourth') for 1 .. 5;
+$gate->open;
+wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'paused')}, 'all is answered');
+is(runs($node, 'paused', 'fourth'), 1, 'five triggers that come one by one behind a run are one run');
+
 make_loop($node, 'dirty', options => 'concurrency => 4');
 make_loop($node, 'doomed', body => q{IF try = 1 THEN PERFORM reconcile.permanent_error('no'); END IF; RETURN NULL;});
 make_loop($node, 'failing', options => q{backoff_base => '1 hour', backoff_max => '1 hour'},
@@ -362,6 +371,24 @@ wait_for($node, q{(SELECT count(*) FROM reconcile.work WHERE loop_name = 'atomic
 is(sql($node, q{SELECT string_agg(id, ' ') FROM app.child}), 'fits', 'a run that fails leaves nothing');
 is(waits('atomic', 'raises'), 'retrying 1 P0001', 'it is booked');
 is(waits('atomic', 'orphan'), 'retrying 1 23503', 'and so is one that fails only at COMMIT');
+is(sql($node, join(' UNION ', map { qq{SELECT m.xmin = e.xmin FROM reconcile.entity e JOIN reconcile.mark_$_ m USING (loop_name, entity_id) WHERE loop_name = 'atomic'} } 0 .. 3)),
+	't', 'the failure and its next look are one transaction');
+
+# A deferred trigger sees what the run's transaction made of its marks before it commits.
+sql($node, q{
+	CREATE TABLE app.whole (entity text, made text DEFAULT 'here');
+	CREATE FUNCTION app.marks_now() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		UPDATE app.whole SET made = (SELECT string_agg(m.kind::text || CASE WHEN m.due_at > clock_timestamp() THEN ' later' ELSE ' due' END, ', ')
+			FROM reconcile.mark m WHERE m.loop_name = 'whole' AND m.entity_id = NEW.entity) WHERE entity = NEW.entity;
+		RETURN NULL;
+	END $$;
+	CREATE CONSTRAINT TRIGGER marks_now AFTER INSERT ON app.whole DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION app.marks_now();
+});
+make_loop($node, 'whole', options => q{default_requeue => '1 hour'}, body => 'INSERT INTO app.whole VALUES (entity); RETURN NULL;');
+enqueue($node, 'whole', 'a');
+wait_for($node, q{EXISTS (SELECT FROM app.whole)}, 'a run has effects');
+is(sql($node, q{SELECT made FROM app.whole}), 'l later', 'and in the same transaction its trigger is answered and the next look is there');
 
 # ----------------------------------------------------------------------
 note 'timeout';

@@ -159,6 +159,24 @@ is(epochs('hanging'), 'a 1, b 3, c 5', 'with that epoch');
 is(sql($node, q{SELECT attempt FROM app.run WHERE loop_name = 'hanging' AND entity_id = 'c'}), 1, 'as its first attempt');
 
 # ----------------------------------------------------------------------
+note 'a run that fails when its term is over: the failure is not booked (P6)';
+
+make_loop($node, 'too_late', options => q{lease_ttl => '500 ms', backoff_base => '1 hour', backoff_max => '1 hour'}, body => $write);
+$gate = close_gate($node, 'too_late');
+behave($node, 'too_late', 'a', 'fail');
+enqueue($node, 'too_late', 'a');
+wait_held($node, 'too_late', 1);
+kill('STOP', $dispatcher) or die;
+wait_for($node, q{(SELECT NOT live FROM reconcile.leases WHERE reconciler_id = 'too_late')}, 'the term lapses in the midst of a run');
+$gate->open;
+wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.running() WHERE loop_name = 'too_late')}, 'then the run fails');
+is(work('too_late'), 'a ready 0', 'nothing of it is remembered, and its trigger is still there');
+behave($node, 'too_late', 'a', 'succeed');
+kill('CONT', $dispatcher) or die;
+wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'too_late')}, 'it runs again under the next term');
+is(sql($node, q{SELECT epoch > 1, attempt FROM app.run WHERE loop_name = 'too_late'}), 't|1', 'as its first attempt');
+
+# ----------------------------------------------------------------------
 note 'a dispatcher that dies';
 
 expect_log(qr/FATAL:  terminating background worker "reconcile dispatcher/);

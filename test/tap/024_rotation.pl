@@ -10,7 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-my $node = new_node('rotation', conf => "max_worker_processes = 16\n");
+my $node = new_node('rotation', conf => "max_worker_processes = 16\nlog_lock_waits = on\ndeadlock_timeout = '10 ms'\n");
 
 $node->safe_psql('postgres', <<~'EOS');
 	CREATE TABLE seen (id text, at timestamptz DEFAULT clock_timestamp());
@@ -183,5 +183,6 @@ $node->safe_psql('postgres', <<~'EOS');
 	EOS
 ok($node->poll_query_until('postgres', q{SELECT count(*) = 2000 FROM reconcile.mark}), 'resumed, the paused loop runs what was due, and only that');
 is($node->safe_psql('postgres', 'SELECT * FROM reconcile.entity'), '', 'no run failed');
+unlike(slurp_file($node->logfile), qr/still waiting for AccessExclusiveLock/, 'nobody ever queued for an exclusive lock, with others behind him');
 
 finish();

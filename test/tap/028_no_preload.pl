@@ -55,6 +55,23 @@ is(query(q{SELECT reconcile.apply_fenced('mine', 'e', 1, '{"b": 2}')}), 't', 'a 
 is(query(q{SELECT state FROM reconcile.resources}), '{"a": 1, "b": 2}', 'and kept');
 is(query(q{SELECT reconcile.release_lease('mine', 'me', 1)}), 't', 'the lease is released');
 
+# A run that ends the term of its own loop: no further run of that call has it.
+query(<<~'EOS');
+	CREATE FUNCTION quit(id text) RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+	    INSERT INTO seen VALUES ('quits ' || id, reconcile.fenced_epoch());
+	    PERFORM reconcile.release_lease(l.reconciler_id, l.holder_id, l.epoch) FROM reconcile.leases l WHERE l.reconciler_id = 'quits';
+	END $$;
+	SELECT reconcile.create_loop('quits', 'quit', default_requeue => NULL, lease_ttl => '1 h');
+	SELECT reconcile.enqueue('quits', 'a');
+	SELECT reconcile.enqueue('quits', 'b');
+	EOS
+query(q{CALL reconcile.run_loop('quits')});
+is(query(q{SELECT id, epoch FROM seen WHERE id LIKE 'quits%'}), 'quits a|1', 'run_loop runs nothing more when its term is over (P6)');
+is(query(q{SELECT entity_id, state, failures FROM reconcile.work WHERE loop_name = 'quits'}), 'b|ready|0', 'and leaves it for the next term');
+query(q{CALL reconcile.run_loop('quits')});
+is(query(q{SELECT id, epoch FROM seen WHERE id LIKE 'quits%' ORDER BY 1}), "quits a|1\nquits b|2", 'which is of the next epoch');
+
 # A transaction that waits is woken by looking again.
 my $holder = $node->background_psql('postgres');
 $holder->query_safe(q{SELECT reconcile.acquire_lease('mine', 'me', '500 ms')});
@@ -71,5 +88,20 @@ is(query('SELECT count(*) FROM reconcile.running()'), '0', 'and no runs');
 
 is(query('DROP EXTENSION reconcile; CREATE EXTENSION reconcile; SELECT count(*) FROM reconcile.mark'), '0',
 	'the extension can be dropped and created again');
+
+# P11: what a run sets for its session ends with the run, whether it sets it for
+# the transaction or not, and whether it succeeds or fails.
+query(<<~'EOS');
+	CREATE FUNCTION sets(id text) RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+	    PERFORM set_config('search_path', 'trap, pg_catalog', false), set_config('work_mem', '123kB', true);
+	    IF id = 'bad' THEN RAISE 'no'; END IF;
+	END $$;
+	SELECT reconcile.create_loop('sets', 'sets', default_requeue => NULL);
+	SELECT reconcile.enqueue_many('sets', '{good,bad}');
+	EOS
+my $settings = q{SELECT current_setting('search_path'), current_setting('work_mem')};
+my $before = query($settings);
+is($node->safe_psql('postgres', "CALL reconcile.run_loop('sets');\n$settings"), $before, 'a run leaves no setting in the session');
 
 finish();

@@ -1,0 +1,103 @@
+# P1 where many marks of an entity are merged: those that stay stand for all that
+# are deleted, whatever is due and whoever runs the entity.
+
+use strict;
+use warnings;
+
+use LoopTest;
+use PostgreSQL::Test::Utils;
+use ReconcileTest;
+use Test::More;
+
+my $node = new_node('main', conf => "max_worker_processes = 16\nreconcile.ring_size = 64\n");
+prepare($node);
+make_loop($node, 'drive');
+make_loop($node, 'probe');
+
+# enqueue_often(ENTITY, N, DELAY): each in a transaction of its own
+sub enqueue_often
+{
+	my ($entity, $n, $delay) = @_;
+	sql($node, qq{DO \$\$ BEGIN FOR i IN 1 .. $n LOOP PERFORM reconcile.enqueue('drive', '$entity', '$delay'); COMMIT; END LOOP; END \$\$});
+	return;
+}
+
+# After what was asked before it, the dispatcher has looked at everything.
+sub dispatcher_looks
+{
+	my $tries = tries($node, 'probe') + 1;
+	enqueue($node, 'probe', 'a');
+	wait_tries($node, 'probe', $tries);
+	wait_quiet($node, 'probe');
+	return;
+}
+
+# ----------------------------------------------------------------------
+# The mark of the run, and 64 more.
+my %order = (
+	'delayed, then due' => [ [ 20, '1 hour' ], [ 44, '0 s' ] ],
+	'due, then delayed' => [ [ 44, '0 s' ], [ 20, '1 hour' ] ]);
+
+foreach my $name (sort keys %order)
+{
+	note "in a run: $name";
+	my $tries = tries($node, 'drive');
+	my $gate = close_gate($node, 'drive');
+	enqueue($node, 'drive', $name);
+	wait_held($node, 'drive', 1);
+	enqueue_often($name, @$_) for @{ $order{$name} };
+	dispatcher_looks();
+	$gate->open;
+	wait_for($node, qq{(SELECT count(*) FROM app.run WHERE entity_id = '$name') = 2}, 'what is due runs after it, at once');
+	wait_quiet($node, 'drive');
+	is(tries($node, 'drive') - $tries, 2, 'in one run');
+	is(sql($node, qq{SELECT state FROM reconcile.work WHERE entity_id = '$name' AND due_at > now() + interval '50 min'}), 'waiting',
+		'what is delayed still waits');
+}
+
+# ----------------------------------------------------------------------
+note 'a session runs the entity, with more marks than are kept';
+
+# The dispatcher is to read the marks of the session's run after those that come
+# later. It cannot take the entity, and must not make its marks stand for theirs.
+my $dispatcher = dispatcher_pid($node);
+my $session = $node->background_psql('postgres');
+my $gate = close_gate($node, 'drive');
+dispatcher_looks();
+$session->query_safe('BEGIN; LOCK TABLE reconcile.mark_0 IN ACCESS EXCLUSIVE MODE');
+kill('STOP', $dispatcher) or die;
+enqueue_often('shared', 70, '0 s');
+$session->query_safe('COMMIT');
+is(sql($node, q{SELECT count(*) FROM reconcile.mark_0 WHERE entity_id = 'shared'}), 0, 'marks are written elsewhere');
+$session->query_until(qr/calling/, "\\echo calling\nCALL reconcile.run_loop('drive');\n");
+wait_held($node, 'drive', 1);
+enqueue_often('shared', 5, '0 s');
+is(sql($node, q{SELECT count(*) FROM reconcile.mark_0 WHERE entity_id = 'shared'}), 5, 'later ones are written where they are read first');
+kill('CONT', $dispatcher) or die;
+dispatcher_looks();
+is(sql($node, q{SELECT count(*) FROM reconcile.mark WHERE entity_id = 'shared'}), 75, 'none is deleted');
+$gate->open;
+wait_for($node, q{(SELECT count(*) FROM app.run WHERE entity_id = 'shared') = 2}, 'what came during the run runs after it');
+$session->quit;
+wait_quiet($node, 'drive');
+is(runs($node, 'drive', 'shared'), 2, 'once');
+is(sql($node, q{SELECT count(*) FROM app.run WHERE entity_id = 'shared' AND pid IN (SELECT pid FROM reconcile.workers)}), 1, 'by a worker');
+
+note 'more enqueues than are kept while a session runs the entity';
+$gate = close_gate($node, 'drive');
+$session = $node->background_psql('postgres');
+kill('STOP', $dispatcher) or die;
+enqueue($node, 'drive', 'beside');
+$session->query_until(qr/calling/, "\\echo calling\nCALL reconcile.run_loop('drive');\n");
+wait_held($node, 'drive', 1);
+kill('CONT', $dispatcher) or die;
+enqueue_often('beside', 100, '0 s');
+dispatcher_looks();
+is(sql($node, q{SELECT count(*) FROM reconcile.mark WHERE entity_id = 'beside'}), 101, 'none is deleted');
+$gate->open;
+wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE entity_id = 'beside')}, 'all is answered');
+# One run takes as many marks as are kept.
+cmp_ok(runs($node, 'drive', 'beside'), '<=', 3, 'by one run more, or two');
+$session->quit;
+
+finish();
