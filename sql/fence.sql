@@ -230,7 +230,7 @@ SELECT reconcile.apply_fenced('limits', repeat('x', 512), 0, (repeat('{"a":', 64
        reconcile.apply_fenced('limits', 'large', 0, jsonb_build_object('a', repeat('x', 1048000)));
 
 -- Rights: "fence" for an epoch of the caller's choice, "lease" to bind; a bound
--- transaction needs none more.
+-- transaction needs none more, nor does a pure function.
 CREATE ROLE fence_test_writer;
 GRANT USAGE ON SCHEMA fence_test TO fence_test_writer;
 SET ROLE fence_test_writer;
