@@ -571,16 +571,13 @@ lease_raise_lost(const char *reconciler_id, int64 epoch)
 char *
 lease_mint_holder(void)
 {
-	static const char prefix[] = "minted/";
 	uint8		bits[16];
-	char	   *holder = palloc(sizeof(prefix) + 2 * sizeof(bits));
+	char		digits[2 * sizeof(bits) + 1];
 
 	if (!pg_strong_random(bits, sizeof(bits)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate a holder id")));
-	strcpy(holder, prefix);
-	hex_encode((const char *) bits, sizeof(bits), holder + strlen(prefix));
-	holder[strlen(prefix) + 2 * sizeof(bits)] = '\0';
-	return holder;
+	digits[hex_encode((const char *) bits, sizeof(bits), digits)] = '\0';
+	return psprintf("minted/%s", digits);
 }

@@ -22,16 +22,6 @@ sub acquire
 	return $client->query_safe("SELECT epoch FROM reconcile.acquire_lease('$loop', 'client', '$ttl', wait => '20 s')");
 }
 
-# After what was asked before it, the dispatcher has looked at everything.
-sub dispatcher_looks
-{
-	my $tries = tries($node, 'unled') + 1;
-	enqueue($node, 'unled', 'a');
-	wait_tries($node, 'unled', $tries);
-	wait_quiet($node, 'unled');
-	return;
-}
-
 sub epochs
 {
 	my ($loop) = @_;
@@ -70,7 +60,7 @@ is(acquire('follower', '1 hour'), 1, 'a client has the lease first');
 make_loop($node, 'follower', options => q{lease_ttl => '1 hour'}, body => $write);
 enqueue($node, 'follower', 'a');
 sql($node, q{SELECT reconcile.enqueue('follower', 'b', '1 ms')});
-dispatcher_looks();
+dispatcher_looks($node, 'unled');
 is(tries($node, 'follower'), 0, 'workers do not run while another leads (118)');
 is(sql($node, q{SELECT count(*) FROM reconcile.mark WHERE loop_name = 'follower'}), 2, 'and consume nothing (121)');
 $client->query_safe(q{SELECT reconcile.release_lease('follower', 'client', 1)});
@@ -128,7 +118,7 @@ $gate->open;
 is(acquire('hanging', '1 hour'), 2, 'the take-over comes after it');
 is(epochs('hanging'), 'a 1', 'it committed before, at the old epoch');
 kill('CONT', $dispatcher) or die;
-dispatcher_looks();
+dispatcher_looks($node, 'unled');
 is(work('hanging'), 'b ready 0', 'the old leader goes on, and runs nothing');
 is(sql($node, q{SELECT last_epoch FROM reconcile.resources WHERE reconciler_id = 'hanging'}), 1, 'and writes nothing');
 $client->query_safe(q{SELECT reconcile.release_lease('hanging', 'client', 2)});
@@ -148,10 +138,10 @@ kill('STOP', $dispatcher) or die;
 is(acquire('hanging', '1 hour'), 4, 'a take-over does not wait for ever');
 wait_held($node, 'hanging', 0);
 kill('CONT', $dispatcher) or die;
-dispatcher_looks();
+dispatcher_looks($node, 'unled');
 is(work('hanging'), 'c ready 0', 'the run that was ended is not counted');
 $gate->open;
-dispatcher_looks();
+dispatcher_looks($node, 'unled');
 is(epochs('hanging'), 'a 1, b 3', 'nor did it leave anything');
 $client->query_safe(q{SELECT reconcile.release_lease('hanging', 'client', 4)});
 wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'hanging')}, 'it runs again at a new grant');

@@ -22,16 +22,6 @@ sub enqueue_often
 	return;
 }
 
-# After what was asked before it, the dispatcher has looked at everything.
-sub dispatcher_looks
-{
-	my $tries = tries($node, 'probe') + 1;
-	enqueue($node, 'probe', 'a');
-	wait_tries($node, 'probe', $tries);
-	wait_quiet($node, 'probe');
-	return;
-}
-
 # ----------------------------------------------------------------------
 # The mark of the run, and 64 more.
 my %order = (
@@ -46,7 +36,7 @@ foreach my $name (sort keys %order)
 	enqueue($node, 'drive', $name);
 	wait_held($node, 'drive', 1);
 	enqueue_often($name, @$_) for @{ $order{$name} };
-	dispatcher_looks();
+	dispatcher_looks($node, 'probe');
 	$gate->open;
 	wait_for($node, qq{(SELECT count(*) FROM app.run WHERE entity_id = '$name') = 2}, 'what is due runs after it, at once');
 	wait_quiet($node, 'drive');
@@ -63,7 +53,7 @@ note 'a session runs the entity, with more marks than are kept';
 my $dispatcher = dispatcher_pid($node);
 my $session = $node->background_psql('postgres');
 my $gate = close_gate($node, 'drive');
-dispatcher_looks();
+dispatcher_looks($node, 'probe');
 $session->query_safe('BEGIN; LOCK TABLE reconcile.mark_0 IN ACCESS EXCLUSIVE MODE');
 kill('STOP', $dispatcher) or die;
 enqueue_often('shared', 70, '0 s');
@@ -74,7 +64,7 @@ wait_held($node, 'drive', 1);
 enqueue_often('shared', 5, '0 s');
 is(sql($node, q{SELECT count(*) FROM reconcile.mark_0 WHERE entity_id = 'shared'}), 5, 'later ones are written where they are read first');
 kill('CONT', $dispatcher) or die;
-dispatcher_looks();
+dispatcher_looks($node, 'probe');
 is(sql($node, q{SELECT count(*) FROM reconcile.mark WHERE entity_id = 'shared'}), 75, 'none is deleted');
 $gate->open;
 wait_for($node, q{(SELECT count(*) FROM app.run WHERE entity_id = 'shared') = 2}, 'what came during the run runs after it');
@@ -92,7 +82,7 @@ $session->query_until(qr/calling/, "\\echo calling\nCALL reconcile.run_loop('dri
 wait_held($node, 'drive', 1);
 kill('CONT', $dispatcher) or die;
 enqueue_often('beside', 100, '0 s');
-dispatcher_looks();
+dispatcher_looks($node, 'probe');
 is(sql($node, q{SELECT count(*) FROM reconcile.mark WHERE entity_id = 'beside'}), 101, 'none is deleted');
 $gate->open;
 wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE entity_id = 'beside')}, 'all is answered');

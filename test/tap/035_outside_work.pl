@@ -50,16 +50,6 @@ note 'a loop whose function is gone';
 
 make_loop($node, 'probe');
 
-# After what was asked before it, the dispatcher has looked at everything.
-sub dispatcher_looks
-{
-	my $tries = tries($node, 'probe') + 1;
-	enqueue($node, 'probe', 'a');
-	wait_tries($node, 'probe', $tries);
-	wait_quiet($node, 'probe');
-	return;
-}
-
 # A try to run it is a transaction of its owner's executor that is rolled back;
 # its end makes that known.
 sub tries_without_function
@@ -78,7 +68,7 @@ my $rolled_back = tries_without_function();
 for (1 .. 30)
 {
 	change_leases($node, 1);
-	dispatcher_looks();
+	dispatcher_looks($node, 'probe');
 }
 $rolled_back = tries_without_function() - $rolled_back;
 note "tried $rolled_back times";
@@ -89,10 +79,10 @@ sql($node, q{SELECT reconcile.drop_loop('gone')});
 note 'a leased loop without a reconciler is for outside workers';
 
 sql($node, q{SELECT reconcile.create_loop('outside', lease_ttl => '1 hour')});
-dispatcher_looks();
+dispatcher_looks($node, 'probe');
 is(sql($node, q{SELECT epoch FROM reconcile.acquire_lease('outside', 'client')}), 1, 'an outside worker gets its lease');
 is(sql($node, q{SELECT reconcile.release_lease('outside', 'client', 1)}), 't', 'and gives it back');
-dispatcher_looks();
+dispatcher_looks($node, 'probe');
 is(sql($node, q{SELECT epoch FROM reconcile.acquire_lease('outside', 'other')}), 2, 'for the next one');
 
 make_loop($node, 'led', options => q{lease_ttl => '1 hour'});

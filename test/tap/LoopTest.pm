@@ -25,7 +25,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(prepare make_loop behave enqueue sql wait_for wait_quiet wait_tries wait_held
-  tries runs close_gate dispatcher_pid session_fails);
+  tries runs close_gate dispatcher_pid dispatcher_looks session_fails);
 
 # ([node, database]) or (node): the pair.
 sub _where
@@ -52,6 +52,19 @@ sub wait_for
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	ok($node->poll_query_until($database, "SELECT ($condition) IS TRUE"), $name)
 	  or die "gave up, with this work:\n" . sql($where, 'SELECT * FROM reconcile.work LIMIT 50');
+	return;
+}
+
+# dispatcher_looks(WHERE, LOOP): when it returns, the dispatcher has taken in all
+# that was committed before.  The loop is one that may run its entity 'a'.
+sub dispatcher_looks
+{
+	my ($where, $loop) = @_;
+	my $tries = tries($where, $loop) + 1;
+
+	enqueue($where, $loop, 'a');
+	wait_tries($where, $loop, $tries);
+	wait_quiet($where, $loop);
 	return;
 }
 
