@@ -551,22 +551,6 @@ keep_install_lock(void)
 		proc_exit(1);
 }
 
-/* The settings of our own transactions, whatever the database's are. */
-static void
-settings_fix(void)
-{
-	SetConfigOption("default_transaction_isolation", "read committed", PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("default_transaction_read_only", "off", PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("default_transaction_deferrable", "off", PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
-	/* no open transaction of a user may hold us up: what failed is tried again */
-	SetConfigOption("lock_timeout", "1s", PGC_SUSET, PGC_S_OVERRIDE);
-	/* grants are made durable by themselves; the rest may be lost with a crash */
-	SetConfigOption("synchronous_commit", "off", PGC_SUSET, PGC_S_OVERRIDE);
-	if (COMPAT_HAS_TRANSACTION_TIMEOUT)
-		SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
-}
-
 void
 reconcile_dispatcher_main(Datum main_arg)
 {
@@ -578,7 +562,11 @@ reconcile_dispatcher_main(Datum main_arg)
 	if (!dispatcher_attach(index, process_generation()))
 		proc_exit(0);
 	BackgroundWorkerInitializeConnectionByOid(self.db->database, InvalidOid, 0);
-	settings_fix();
+	process_settings();
+	/* no open transaction of a user may hold us up: what failed is tried again */
+	SetConfigOption("lock_timeout", "1s", PGC_SUSET, PGC_S_OVERRIDE);
+	/* grants are made durable by themselves; the rest may be lost with a crash */
+	SetConfigOption("synchronous_commit", "off", PGC_SUSET, PGC_S_OVERRIDE);
 	pgstat_report_activity(STATE_IDLE, NULL);
 
 	self.context = AllocSetContextCreate(TopMemoryContext, "reconcile dispatcher", ALLOCSET_DEFAULT_SIZES);

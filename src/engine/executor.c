@@ -111,27 +111,6 @@ executor_attach(int index, uint32 generation)
  * ----------------------------------------------------------------
  */
 
-/* What a run may rely on, whatever was set for the role or the database. */
-static void
-settings_fix(void)
-{
-	static const char *const fixed[][2] = {
-		{"default_transaction_isolation", "read committed"},
-		{"default_transaction_read_only", "off"},
-		{"default_transaction_deferrable", "off"},
-		{"statement_timeout", "0"},
-		{"lock_timeout", "0"},
-		{"idle_in_transaction_session_timeout", "0"},
-		{"session_replication_role", "origin"},
-		{"role", "none"},
-	};
-
-	for (int i = 0; i < lengthof(fixed); i++)
-		SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_OVERRIDE);
-	if (COMPAT_HAS_TRANSACTION_TIMEOUT)
-		SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
-}
-
 /* Nothing that one run set is seen by the next: as DISCARD ALL would do it. */
 static void
 session_reset(void *arg)
@@ -158,34 +137,22 @@ is_outside_cancel(const ErrorData *error, bool begun)
 	return error->sqlerrcode == ERRCODE_QUERY_CANCELED && interrupted && !(begun && run_timed_out());
 }
 
-static void
-book_failure(LoopRun *run, ErrorData *error, ExecJob *job)
+/* A failure to be booked. */
+typedef struct Failure
 {
-	MemoryContext context = CurrentMemoryContext;
+	LoopRun    *run;
+	ErrorData  *error;
+	bool		booked;			/* false: somebody else runs the entity by now */
+} Failure;
 
-	PG_TRY();
-	{
-		SetCurrentStatementStartTimestamp();
-		StartTransactionCommand();
-		job->outcome = JOB_BUSY;
-		if (run_lock(run->rules->loop_name, run->entity_id))
-		{
-			run_book_failure(run, error);
-			job->outcome = JOB_FINISHED;
-		}
-		CommitTransactionCommand();
-	}
-	PG_CATCH();
-	{
-		HOLD_INTERRUPTS();
-		EmitErrorReport();
-		AbortCurrentTransaction();
-		FlushErrorState();
-		RESUME_INTERRUPTS();
-		job->outcome = JOB_UNBOOKED;
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
+static void
+book_failure(void *arg)
+{
+	Failure    *failure = arg;
+
+	failure->booked = run_lock(failure->run->rules->loop_name, failure->run->entity_id);
+	if (failure->booked)
+		run_book_failure(failure->run, failure->error);
 }
 
 /*
@@ -249,7 +216,14 @@ job_run(ExecJob *job)
 		if (is_outside_cancel(error, locked))
 			job->outcome = JOB_CANCELLED;
 		else
-			book_failure(&run, error, job);
+		{
+			Failure		failure = {&run, error};
+
+			if (!process_transaction(book_failure, &failure))
+				job->outcome = JOB_UNBOOKED;
+			else if (!failure.booked)
+				job->outcome = JOB_BUSY;
+		}
 	}
 
 	job->run_outcome = run.outcome;
@@ -353,7 +327,9 @@ reconcile_executor_main(Datum main_arg)
 	if (!executor_attach(DatumGetInt32(main_arg), process_generation()))
 		proc_exit(0);
 	BackgroundWorkerInitializeConnectionByOid(slot->database, slot->role, COMPAT_WORKER_CONNECT_FLAGS);
-	settings_fix();
+	process_settings();
+	SetConfigOption("session_replication_role", "origin", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("role", "none", PGC_SUSET, PGC_S_OVERRIDE);
 	run_context = AllocSetContextCreate(TopMemoryContext, "reconcile run", ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(run_context);
 

@@ -145,7 +145,6 @@ job_taken_in(JobTrack *track, ExecJob *job, TimestampTz now)
 	}
 	job->state = JOB_EMPTY;
 	track->entity = NULL;
-	track->cancelled_at = 0;
 }
 
 /* An executor went away in the middle of a run: nobody else will count that. */
@@ -215,7 +214,6 @@ job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 	due_return(dispatcher->due, track->entity, 0, now);
 	job->state = JOB_EMPTY;
 	track->entity = NULL;
-	track->cancelled_at = 0;
 	return true;
 }
 
@@ -329,19 +327,15 @@ handout_recall(const DispatchLoop *loop)
 	}
 }
 
-/* SIGINT, with the number of the run that it is meant for. */
+/* SIGINT, if the job is running.  One that strikes the next run costs it a repetition. */
 static void
-cancel_running(ExecSlot *slot, int j, CancelReason reason)
+cancel_running(ExecSlot *slot, int j)
 {
 	int			pid = 0;
 
 	SpinLockAcquire(&slot->mutex);
 	if (slot->jobs[j].state == JOB_RUNNING)
-	{
-		slot->cancel_run = slot->jobs[j].run;
-		slot->cancel_reason = reason;
 		pid = slot->pid;
-	}
 	SpinLockRelease(&slot->mutex);
 	if (pid != 0)
 		kill(pid, SIGINT);
@@ -366,7 +360,7 @@ handout_cancel(const DispatchLoop *loop, CancelReason reason)
 				continue;
 			track->cancelled_at = now;
 			track->cancel_reason = reason;
-			cancel_running(engine_slot(i), j, reason);
+			cancel_running(engine_slot(i), j);
 		}
 	}
 }
@@ -384,7 +378,7 @@ handout_cancel_orphans(const char *loop_name)
 		for (int j = 0; j < EXEC_JOBS; j++)
 		{
 			if (strcmp(slot->jobs[j].rules.loop_name, loop_name) == 0)
-				cancel_running(slot, j, CANCEL_LEASE);
+				cancel_running(slot, j);
 		}
 	}
 }

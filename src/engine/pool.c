@@ -244,7 +244,6 @@ slot_take(Oid role, TimestampTz now)
 			slot->leave = false;
 			slot->attached = false;
 			slot->registered_at = now;
-			slot->cancel_run = 0;
 			for (int j = 0; j < EXEC_JOBS; j++)
 				slot->jobs[j].state = JOB_EMPTY;
 			taken = i;

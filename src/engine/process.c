@@ -50,6 +50,24 @@ process_setup(void)
 }
 
 void
+process_settings(void)
+{
+	static const char *const fixed[][2] = {
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_deferrable", "off"},
+		{"statement_timeout", "0"},
+		{"lock_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+	};
+
+	for (int i = 0; i < lengthof(fixed); i++)
+		SetConfigOption(fixed[i][0], fixed[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+	if (COMPAT_HAS_TRANSACTION_TIMEOUT)
+		SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+void
 process_busy(bool now_busy)
 {
 	busy = now_busy;
@@ -91,6 +109,7 @@ bool
 process_transaction(void (*work) (void *arg), void *arg)
 {
 	MemoryContext context = CurrentMemoryContext;
+	bool		was_busy = busy;
 	volatile bool done = false;
 
 	busy = true;
@@ -114,7 +133,7 @@ process_transaction(void (*work) (void *arg), void *arg)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
-	busy = false;
+	busy = was_busy;
 	return done;
 }
 

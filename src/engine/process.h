@@ -13,6 +13,9 @@
  */
 extern void process_setup(void);
 
+/* After connecting: READ COMMITTED, read-write and no time limits, whatever is set for the role or the database. */
+extern void process_settings(void);
+
 /* Marks the process as busy (a SIGTERM is then an interrupt) or idle. */
 extern void process_busy(bool busy);
 
@@ -26,8 +29,8 @@ extern bool process_interrupts(void);
 extern void process_wait(long timeout_ms, const char *wait_event);
 
 /*
- * Runs work(arg) in a transaction of its own with an active snapshot.  An error
- * is logged and the transaction aborted; then false.
+ * Runs work(arg) in a transaction of its own with an active snapshot; the process
+ * is busy meanwhile.  An error is logged and the transaction aborted; then false.
  */
 extern bool process_transaction(void (*work) (void *arg), void *arg);
 

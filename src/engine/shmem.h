@@ -87,8 +87,7 @@ typedef enum CancelReason
 {
 	CANCEL_NONE,
 	CANCEL_LEASE,				/* the loop's lease is lost */
-	CANCEL_LEAVE,				/* our processes leave this database */
-	CANCEL_ASKED				/* cancel_run() */
+	CANCEL_LEAVE				/* our processes leave this database */
 } CancelReason;
 
 typedef struct ExecJob
@@ -138,8 +137,6 @@ typedef struct ExecSlot
 	bool		attached;		/* it got as far as taking jobs */
 	TimestampTz registered_at;
 	TimestampTz last_done_at;
-	uint64		cancel_run;		/* the run that a SIGINT is meant for */
-	CancelReason cancel_reason;
 	uint64		next_run;
 	ExecJob		jobs[EXEC_JOBS];
 } ExecSlot;

@@ -33,14 +33,10 @@ typedef struct DueHashEntry
 #define SH_DECLARE
 #define SH_DEFINE
 /* the template shadows a variable of its own */
-#ifndef __clang__
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow=compatible-local"
-#endif
 #include "lib/simplehash.h"
-#ifndef __clang__
 #pragma GCC diagnostic pop
-#endif
 
 static int
 timer_compare(const pairingheap_node *a, const pairingheap_node *b, void *arg)

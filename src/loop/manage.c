@@ -35,8 +35,7 @@
 enum
 {
 	PLAN_PAUSE,
-	PLAN_REVIVE,
-	PLAN_FORGET
+	PLAN_REVIVE
 };
 
 static SqlPlan plans[] = {
@@ -48,11 +47,6 @@ static SqlPlan plans[] = {
 	[PLAN_REVIVE] = {
 		"DELETE FROM reconcile.entity WHERE loop_name OPERATOR(pg_catalog.=) $1"
 		" AND entity_id OPERATOR(pg_catalog.=) $2 AND died_of IS NOT NULL",
-		2, {TEXTOID, TEXTOID}
-	},
-	[PLAN_FORGET] = {
-		"DELETE FROM reconcile.entity WHERE loop_name OPERATOR(pg_catalog.=) $1"
-		" AND entity_id OPERATOR(pg_catalog.=) $2",
 		2, {TEXTOID, TEXTOID}
 	}
 };
@@ -290,7 +284,7 @@ reconcile_forget(PG_FUNCTION_ARGS)
 	/* a mark that we delete must not stand for one that commits after we looked */
 	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity_id);
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-	remembered = change(PLAN_FORGET, loop_name, CStringGetTextDatum(entity_id));
+	remembered = run_forget_entity(loop_name, entity_id);
 	deleted = loop_delete_marks(loop_name, entity_id);
 	PG_RETURN_BOOL(remembered || deleted > 0);
 }

@@ -264,16 +264,19 @@ entity_read(const LoopRun *run)
 	return facts;
 }
 
-static void
-entity_forget(const LoopRun *run)
+bool
+run_forget_entity(const char *loop_name, const char *entity_id)
 {
 	SqlScope	scope;
 	Datum		values[2];
+	bool		remembered;
 
-	entity_key(run, values);
+	values[0] = CStringGetTextDatum(loop_name);
+	values[1] = CStringGetTextDatum(entity_id);
 	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_ENTITY_DELETE], values, NULL);
+	remembered = sql_run_latest(&plans[PLAN_ENTITY_DELETE], values, NULL) > 0;
 	sql_end(&scope);
+	return remembered;
 }
 
 static void
@@ -387,7 +390,7 @@ book_success(LoopRun *run, const EntityFacts *entity, RunFacts *facts)
 		return;
 	insert_look(run, &decision);
 	if (entity->remembered)
-		entity_forget(run);
+		(void) run_forget_entity(run->rules->loop_name, run->entity_id);
 }
 
 /*

@@ -70,6 +70,9 @@ extern void run_execute(LoopRun *run);
  */
 extern void run_book_failure(LoopRun *run, const ErrorData *error);
 
+/* Deletes what is remembered of an entity (failures, death); true if anything was. */
+extern bool run_forget_entity(const char *loop_name, const char *entity_id);
+
 /* The run in progress in this backend, until its transaction is over; NULL outside one. */
 extern const LoopRun *run_current(void);
 
