@@ -138,7 +138,7 @@ open_ring(void)
 	}
 	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
 	self.db->head = self.db->tail = 0;
-	self.db->reload = self.db->rescan = self.db->prepared = self.db->leases = false;
+	self.db->reload = self.db->rescan = self.db->prepared = self.db->leases = self.db->stale = false;
 	LWLockRelease(&self.db->ring_lock);
 	self.db->state = DATABASE_RUNNING;
 	self.db->wanted_again = false;
@@ -188,7 +188,13 @@ reload(void *arg)
 	dlist_mutable_iter iter;
 
 	dlist_foreach_modify(iter, &self.loops)
-		dlist_container(DispatchLoop, link, iter.cur)->present = false;
+	{
+		DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
+
+		loop->present = false;
+		/* a run that begins from here on has the new options */
+		handout_recall(loop);
+	}
 
 	for (int i = 0; i < n; i++)
 	{
@@ -202,8 +208,6 @@ reload(void *arg)
 			/* marks of it may have come before it */
 			self.rescan_owed = true;
 		}
-		/* a run that begins from here on has the new options */
-		handout_recall(loop);
 		loop->rules = rules[i];
 		loop->present = true;
 		/* try again; what is still gone is not logged again */
@@ -404,7 +408,13 @@ bring_loops_up_to_date(TimestampTz now)
 		proc_exit(1);
 	}
 	if (!process_transaction(reload, NULL))
+	{
 		owe_again(&self.reload_owed, now);
+		return;
+	}
+	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
+	self.db->stale = self.db->reload;
+	LWLockRelease(&self.db->ring_lock);
 }
 
 /*

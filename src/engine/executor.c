@@ -277,9 +277,13 @@ job_execute(ExecJob *job)
 	process_busy(false);
 }
 
-/* The next job, marked as running, or NULL. */
+/*
+ * The next job, marked as running, or NULL.  None begins while a change of the
+ * loops has committed that our dispatcher has not read: it takes the jobs back
+ * then.  So a loop that was paused begins no run, from that commit on.
+ */
 static ExecJob *
-job_next(void)
+job_next(bool *held)
 {
 	ExecJob    *next = NULL;
 	TimestampTz now = clock_now();
@@ -292,6 +296,10 @@ job_next(void)
 		if (job->state == JOB_ASSIGNED && (next == NULL || job->run < next->run))
 			next = job;
 	}
+	pg_memory_barrier();
+	*held = next != NULL && engine->databases[slot->database_index].stale;
+	if (*held)
+		next = NULL;
 	if (next != NULL)
 	{
 		next->state = JOB_RUNNING;
@@ -345,6 +353,7 @@ reconcile_executor_main(Datum main_arg)
 	{
 		TimestampTz idle_until = clock_add_ms(idle_since, guc_worker_idle_timeout * INT64CONST(1000));
 		ExecJob    *job;
+		bool		held;
 
 		process_interrupts();
 		if (process_leaving())
@@ -356,7 +365,7 @@ reconcile_executor_main(Datum main_arg)
 		}
 		/* from here on a SIGINT is for the next run; one that came late for the last costs it a repetition */
 		interrupted = false;
-		job = job_next();
+		job = job_next(&held);
 		if (job != NULL)
 		{
 			long		stats_ms;
@@ -367,7 +376,9 @@ reconcile_executor_main(Datum main_arg)
 			stats_at = stats_ms > 0 ? clock_add_ms(idle_since, stats_ms) : DT_NOEND;
 			continue;
 		}
-		if (clock_now() >= idle_until)
+		if (held)
+			idle_since = clock_now();
+		else if (clock_now() >= idle_until)
 		{
 			if (may_leave())
 				proc_exit(0);

@@ -58,6 +58,7 @@ typedef struct EngineDatabase
 	/* under ring_lock */
 	LWLock		ring_lock;
 	bool		reload;			/* loops changed */
+	bool		stale;			/* and the dispatcher has not read them yet; executors read it without the lock */
 	bool		leases;			/* a lease was released or granted */
 	bool		rescan;			/* read all segments */
 	bool		prepared;		/* a prepared transaction has marks */

@@ -91,6 +91,7 @@ wakeup_send(const Wake *wake, bool prepared)
 			push(db, ring, &range);
 		}
 		db->reload |= wake->reload;
+		db->stale |= wake->reload;
 		db->leases |= wake->leases;
 		db->rescan |= wake->rescan;
 	}

@@ -191,10 +191,18 @@ my $gate = close_gate($node, 'paused');
 enqueue($node, 'paused', 'first');
 wait_held($node, 'paused', 1);
 enqueue($node, 'paused', ('second') x 5);
+make_loop($node, 'onlooker');
+dispatcher_looks($node, 'onlooker');
+# what was given out before is not begun either, however late the dispatcher hears of it
+my $dispatcher = dispatcher_pid($node);
+kill 'STOP', $dispatcher;
 sql($node, q{SELECT reconcile.pause_loop('paused')});
 $gate->open;
 wait_for($node, q{EXISTS (SELECT FROM app.run WHERE loop_name = 'paused' AND entity_id = 'first')}, 'a run in flight finishes while the loop is paused');
 wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.running() WHERE loop_name = 'paused')}, 'then none begins');
+is(runs($node, 'paused', 'second'), 0, 'from the commit of pause_loop() on');
+kill 'CONT', $dispatcher;
+dispatcher_looks($node, 'onlooker');
 is(waits('paused', 'second'), 'ready 0', 'what waits goes on waiting');
 sql($node, q{SELECT reconcile.resume_loop('paused')});
 wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'paused')}, 'until the loop is resumed');
