@@ -283,7 +283,7 @@ job_execute(ExecJob *job)
  * then.  So a loop that was paused begins no run, from that commit on.
  */
 static ExecJob *
-job_next(bool *held)
+job_next(void)
 {
 	ExecJob    *next = NULL;
 	TimestampTz now = clock_now();
@@ -296,9 +296,7 @@ job_next(bool *held)
 		if (job->state == JOB_ASSIGNED && (next == NULL || job->run < next->run))
 			next = job;
 	}
-	pg_memory_barrier();
-	*held = next != NULL && engine->databases[slot->database_index].stale;
-	if (*held)
+	if (engine->databases[slot->database_index].stale)
 		next = NULL;
 	if (next != NULL)
 	{
@@ -353,7 +351,6 @@ reconcile_executor_main(Datum main_arg)
 	{
 		TimestampTz idle_until = clock_add_ms(idle_since, guc_worker_idle_timeout * INT64CONST(1000));
 		ExecJob    *job;
-		bool		held;
 
 		process_interrupts();
 		if (process_leaving())
@@ -365,7 +362,7 @@ reconcile_executor_main(Datum main_arg)
 		}
 		/* from here on a SIGINT is for the next run; one that came late for the last costs it a repetition */
 		interrupted = false;
-		job = job_next(&held);
+		job = job_next();
 		if (job != NULL)
 		{
 			long		stats_ms;
@@ -376,12 +373,12 @@ reconcile_executor_main(Datum main_arg)
 			stats_at = stats_ms > 0 ? clock_add_ms(idle_since, stats_ms) : DT_NOEND;
 			continue;
 		}
-		if (held)
-			idle_since = clock_now();
-		else if (clock_now() >= idle_until)
+		if (clock_now() >= idle_until)
 		{
 			if (may_leave())
 				proc_exit(0);
+			/* there is a job, perhaps one that may not begin yet */
+			idle_since = clock_now();
 			continue;
 		}
 		if (clock_now() >= stats_at)

@@ -152,35 +152,31 @@ abandon($leader);
 # ---------------------------------------------------------------------------
 # A client that sleeps between two transactions
 
+# A transaction under a term of 'fleet' that writes who wrote it.
+sub fenced_transaction
+{
+	my ($holder, $epoch) = @_;
+	return qq{
+		BEGIN;
+		SELECT reconcile.bind_lease('fleet', '$holder', $epoch);
+		SELECT reconcile.fenced_write('device', '{"by": "$holder"}');
+		COMMIT;};
+}
+
 set_grace('1h');
 my $sleeper = $node->background_psql('postgres', on_error_stop => 0);
 $sleeper->query_safe("SELECT reconcile.acquire_lease('fleet', 'sleeper', '500 ms')");
-$sleeper->query_safe(<<~'EOS');
-	BEGIN;
-	SELECT reconcile.bind_lease('fleet', 'sleeper', 1);
-	SELECT reconcile.fenced_write('device', '{"by": "sleeper"}');
-	COMMIT;
-	EOS
+$sleeper->query_safe(fenced_transaction('sleeper', 1));
 my $client = $sleeper->{run}->{KIDS}[0]{PID};
 kill 'STOP', $client;
 ($epoch, $err) = acquire('fleet', 'waker', '5 s');
 is("$epoch$err", '2', 'another client takes over from one that is stopped between two transactions');
-$node->safe_psql('postgres', <<~'EOS');
-	BEGIN;
-	SELECT reconcile.bind_lease('fleet', 'waker', 2);
-	SELECT reconcile.fenced_write('device', '{"by": "waker"}');
-	COMMIT;
-	EOS
+$node->safe_psql('postgres', fenced_transaction('waker', 2));
 kill 'CONT', $client;
 
 $out = $sleeper->query("SELECT reconcile.apply_fenced('fleet', 'device', 1, '{\"by\": \"sleeper\"}')");
 is($out, 'f', 'continued, its compare-and-swap at the old epoch is not accepted');
-$sleeper->query(<<~'EOS');
-	BEGIN;
-	SELECT reconcile.bind_lease('fleet', 'sleeper', 1);
-	SELECT reconcile.fenced_write('device', '{"by": "sleeper"}');
-	COMMIT;
-	EOS
+$sleeper->query(fenced_transaction('sleeper', 1));
 like($sleeper->{stderr}, qr/epoch 1 of lease "fleet" is lost: epoch 2 has been granted/, 'and its transaction is refused, with both epochs');
 is($node->safe_psql('postgres', "SELECT last_epoch, state FROM reconcile.resources WHERE reconciler_id = 'fleet'"),
 	'2|{"by": "waker"}', 'what the new leader wrote stands');

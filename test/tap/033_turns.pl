@@ -25,16 +25,10 @@ sub make_busy_loop
 	return;
 }
 
-sub count_runs
-{
-	my ($where, $name) = @_;
-	return sql($where, "SELECT count(*) FROM app.run WHERE loop_name = '$name'");
-}
-
 sub goes_on
 {
 	my ($where, $name, $what) = @_;
-	my $n = count_runs($where, $name);
+	my $n = runs($where, $name);
 	wait_for($where, "(SELECT count(*) FROM app.run WHERE loop_name = '$name') > $n", $what);
 	return;
 }
