@@ -40,6 +40,7 @@ OBJS = \
 	src/loop/mark.o \
 	src/loop/due.o \
 	src/loop/decide.o \
+	src/loop/lister.o \
 	src/loop/run.o \
 	src/loop/compact.o \
 	src/loop/run_loop.o \
@@ -51,6 +52,7 @@ OBJS = \
 	src/engine/launcher.o \
 	src/engine/dispatcher.o \
 	src/engine/terms.o \
+	src/engine/resync.o \
 	src/engine/pool.o \
 	src/engine/handout.o \
 	src/engine/rotate.o \

@@ -29,7 +29,7 @@ INSERT INTO cases (call) SELECT format('create_loop(''bad_x'', %s)', option) FRO
     'timeout => ''0''', 'timeout => ''-1 s''', 'timeout => ''100 us''', 'timeout => ''400 days''',
     'lease_ttl => ''0''', 'lease_ttl => ''999 us''', 'lease_ttl => ''-1 s''',
     'renew_every => ''1 s''', 'renew_every => ''6 s'', lease_ttl => ''10 s''', 'renew_every => ''0'', lease_ttl => ''10 s''',
-    'repository => ''f''', 'resync_every => ''0''', 'resync_every => ''1 s''', 'lister => ''f''',
+    'repository => ''f''', 'resync_every => ''0''', 'resync_every => ''367 d''', 'lister => ''f''',
     'enabled => NULL', 'if_exists => NULL', 'if_exists => ''maybe''', 'if_exists => ''''',
     'owner => ''regress_nobody_of_this_name''', 'reconciler => ''''', 'reconciler => ''no_such_function''', 'reconciler => ''f(''',
     'reconciler => ''"unclosed''', 'reconciler => ''a..b''']) AS option;
@@ -45,7 +45,7 @@ INSERT INTO cases (call) SELECT format('alter_loop(''bad_loop'', %s)', changes) 
     '''{"concurrency": 0}''', '''{"concurrency": [1]}''', '''{"timeout": 5}''', '''{"timeout": "soon"}''', '''{"timeout": "1 month"}''', '''{"timeout": "99999999999999 years"}''',
     '''{"timeout": {}}''', '''{"enabled": "true"}''', '''{"enabled": 1}''', '''{"enabled": null}''', '''{"backoff_jitter": "0.5"}''', '''{"backoff_jitter": 2}''',
     '''{"backoff_jitter": 1e400}''', '''{"backoff_base": "1 h"}''', '''{"backoff_base": null}''', '''{"reconciler": 1}''', '''{"reconciler": "no_such_function"}''', '''{"owner": 1}''',
-    '''{"owner": "regress_nobody_of_this_name"}''', '''{"renew_every": "6 s"}''', '''{"lease_ttl": null, "renew_every": "1 s"}''', '''{"resync_every": "1 h"}''']) AS changes;
+    '''{"owner": "regress_nobody_of_this_name"}''', '''{"renew_every": "6 s"}''', '''{"lease_ttl": null, "renew_every": "1 s"}''', '''{"resync_every": "1 month"}''']) AS changes;
 INSERT INTO cases (call) VALUES ('alter_loop(NULL, ''{}'')'), ('alter_loop(''Bad'', ''{}'')'), ('alter_loop(''bad_none'', ''{}'')');
 -- functions of a loop's name
 INSERT INTO cases (call) SELECT format('%s(%s)', f, arg) FROM unnest(ARRAY['drop_loop', 'pause_loop', 'resume_loop']) AS f,

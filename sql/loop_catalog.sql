@@ -112,11 +112,25 @@ SELECT reconcile.create_loop('loop_x', renew_every => '1 s');
 SELECT reconcile.create_loop('loop_x', lease_ttl => '3 s', renew_every => '2 s');
 SELECT reconcile.create_loop('loop_x', repository => 'loop_app.drive');
 
--- Later options are refused by name
+-- A lister takes nothing and returns ids; a repository takes an id and a mutation
 SELECT reconcile.create_loop('loop_x', lister => 'loop_app.drive');
-SELECT reconcile.create_loop('loop_x', resync_every => '1 h');
+SELECT reconcile.create_loop('loop_x', lister => 'loop_app.drive()');
+CREATE FUNCTION loop_app.list_all() RETURNS SETOF text LANGUAGE sql AS $$ SELECT 'a' $$;
+CREATE FUNCTION loop_app.list_int() RETURNS SETOF int LANGUAGE sql AS $$ SELECT 1 $$;
+CREATE FUNCTION loop_app.store(id text, mutation jsonb) RETURNS void LANGUAGE sql AS '';
+SELECT reconcile.create_loop('loop_x', lister => 'loop_app.list_int');
+SELECT reconcile.create_loop('loop_x', lister => 'loop_app.list_all(text)');
 SELECT reconcile.create_loop('loop_x', repository => 'loop_app.drive', lease_ttl => '3 s');
+SELECT reconcile.create_loop('loop_x', repository => 'loop_app.store(jsonb, text)', lease_ttl => '3 s');
 SELECT reconcile.alter_loop('loop_a', '{"lister": "loop_app.drive"}');
+SELECT reconcile.create_loop('loop_x', lister => 'loop_app.list_all()', resync_every => '1 h', lease_ttl => '3 s',
+    repository => 'loop_app.store (text, pg_catalog.jsonb)', enabled => false);
+SELECT lister, resync_every, repository FROM reconcile.loops WHERE loop_name = 'loop_x';
+SELECT reconcile.alter_loop('loop_x', '{"lease_ttl": null}');
+SELECT reconcile.alter_loop('loop_x', '{"lister": null, "repository": null, "resync_every": null, "lease_ttl": null}');
+SELECT lister, resync_every, repository FROM reconcile.loops WHERE loop_name = 'loop_x';
+SELECT reconcile.drop_loop('loop_x');
+DROP FUNCTION loop_app.list_all(), loop_app.list_int(), loop_app.store(text, jsonb);
 
 -- alter_loop: what is absent stays, null is the option's NULL
 SET ROLE regress_loop_owner;

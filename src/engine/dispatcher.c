@@ -174,9 +174,8 @@ dispatcher_find_loop(const char *loop_name)
 bool
 dispatcher_loop_runs(const DispatchLoop *loop, TimestampTz now)
 {
-	return loop->rules.enabled && !loop->rules.paused && loop->rules.reconciler[0] != '\0' &&
-		loop->suspended_until <= now &&
-		(loop->rules.lease_ttl_ms <= 0 || (loop->leading && now < loop->expires_at));
+	return loop->rules.enabled && !loop->rules.paused && loop->suspended_until <= now &&
+		(!loop_leads(&loop->rules) || (loop->leading && now < loop->expires_at));
 }
 
 /* Makes our loops those of the table; in a transaction. */
@@ -531,6 +530,7 @@ turn(void)
 	now = clock_now();
 	dlist_foreach(iter, &self.loops)
 		terms_tend(dlist_container(DispatchLoop, link, iter.cur), now);
+	resync_tend(now);
 
 	now = clock_now();
 	due_advance(self.due, now);

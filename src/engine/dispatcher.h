@@ -4,6 +4,7 @@
  *
  *		dispatcher.c	main loop, messages, loops
  *		terms.c			leases of its loops
+ *		resync.c		their tickers
  *		handout.c		jobs
  *		pool.c			executor slots
  *		rotate.c		rotation of the mark segments
@@ -34,6 +35,8 @@ typedef struct DispatchLoop
 	TimestampTz suspended_until;
 	int64		suspend_ms;
 	TimestampTz suspend_logged_at;	/* 0 = not since its last run */
+
+	TimestampTz resync_at;		/* the next tick; 0 = as soon as the loop runs */
 
 	int			executors;		/* that have a job of it, as of the last count */
 	int64		run_us;			/* moving average of a run */
@@ -67,7 +70,7 @@ extern void dispatcher_wake_at(TimestampTz at);
 
 extern DispatchLoop *dispatcher_find_loop(const char *loop_name);
 
-/* May the loop's entities be run now? */
+/* May entities of the loop be run now: by executors, or by outside workers? */
 extern bool dispatcher_loop_runs(const DispatchLoop *loop, TimestampTz now);
 
 /* A visitor for mark scans: adds the mark to the due set; in a transaction. */
@@ -78,6 +81,9 @@ extern void terms_tend(DispatchLoop *loop, TimestampTz now);
 extern void terms_end(DispatchLoop *loop, TimestampTz now);	/* lost: stops its runs */
 extern void terms_release(DispatchLoop *loop);	/* given back: disabled, dropped, leaving */
 extern void terms_kick(DispatchLoop *loop);		/* a lease changed: contend now */
+
+/* resync.c */
+extern void resync_tend(TimestampTz now);	/* marks '' where a tick is due */
 
 /* handout.c */
 extern void handout_init(void);

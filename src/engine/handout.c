@@ -93,6 +93,19 @@ loop_suspend(DispatchLoop *loop, TimestampTz now)
 			 errhint("Define the function again, or change the loop with reconcile.alter_loop().")));
 }
 
+/* Without its lister a loop goes on, and lists nothing. */
+static void
+lister_gone(JobTrack *track, TimestampTz now)
+{
+	DispatchLoop *loop = track->loop;
+
+	due_return(dispatcher->due, track->entity, clock_add_ms(now, RETRY_MAX_MS), now);
+	ereport(LOG,
+			(errmsg("loop \"%s\" cannot resync: its lister \"%s\" is gone, or its owner may not call it",
+					loop->rules.loop_name, loop->rules.lister),
+			 errhint("Define the function again, or change the loop with reconcile.alter_loop().")));
+}
+
 static void
 finished(JobTrack *track, ExecJob *job, TimestampTz now)
 {
@@ -116,6 +129,11 @@ finished(JobTrack *track, ExecJob *job, TimestampTz now)
 				terms_end(loop, now);
 			break;
 		case RUN_NO_FUNCTION:
+			if (job->entity_id[0] == '\0' && job->rules.lister[0] != '\0')
+			{
+				lister_gone(track, now);
+				break;
+			}
 			due_return(dispatcher->due, track->entity, 0, now);
 			if (loop->suspended_until <= now)
 				loop_suspend(loop, now);
@@ -448,6 +466,25 @@ count_executors(void)
 	}
 }
 
+/*
+ * The entity that an executor would run next, or NULL.  In a loop for outside
+ * workers that is the resync alone, if the loop has a lister.
+ */
+static DueEntity *
+next_entity(const DispatchLoop *loop)
+{
+	DueEntity  *entity;
+
+	if (loop->due->nready == 0)
+		return NULL;
+	if (loop->rules.reconciler[0] != '\0')
+		return due_first(loop->due);
+	if (loop->rules.lister[0] == '\0')
+		return NULL;
+	entity = due_find(dispatcher->due, loop->due, "");
+	return entity != NULL && entity->state == DUE_READY ? entity : NULL;
+}
+
 static void
 job_assign(int i, int j, DispatchLoop *loop, TimestampTz now)
 {
@@ -456,7 +493,8 @@ job_assign(int i, int j, DispatchLoop *loop, TimestampTz now)
 	JobTrack   *track = &tracks[i][j];
 	MarkRef    *list;
 
-	track->entity = due_take(dispatcher->due, loop->due, now, DUE_LIST_MAX, &list, &job->nmarks);
+	track->entity = next_entity(loop);
+	due_take(dispatcher->due, track->entity, now, DUE_LIST_MAX, &list, &job->nmarks);
 	track->loop = loop;
 	track->cancelled_at = track->vanished_at = 0;
 	memcpy(job->marks, list, sizeof(MarkRef) * job->nmarks);
@@ -492,7 +530,7 @@ find_idle(Oid role)
 static bool
 loop_wants_executor(const DispatchLoop *loop, TimestampTz now)
 {
-	return loop->due->nready > 0 && loop->executors < loop->rules.concurrency &&
+	return loop->executors < loop->rules.concurrency && next_entity(loop) != NULL &&
 		dispatcher_loop_runs(loop, now);
 }
 
@@ -538,7 +576,7 @@ assign_ahead(TimestampTz now)
 			continue;
 		used = tracks[i][0].entity != NULL ? 0 : 1;
 		loop = tracks[i][used].loop;
-		if (loop->due->nready > 0 && loop->run_us < SHORT_RUN_US &&
+		if (next_entity(loop) != NULL && loop->run_us < SHORT_RUN_US &&
 			loop->executors >= loop->rules.concurrency && dispatcher_loop_runs(loop, now) &&
 			tracks[i][used].cancelled_at == 0)
 			job_assign(i, 1 - used, loop, now);
@@ -617,7 +655,8 @@ start_executors(TimestampTz now)
 			dispatcher_wake_at(loop->suspended_until);
 		if (!loop_wants_executor(loop, now))
 			continue;
-		wanted = Min(loop->due->nready, loop->rules.concurrency - loop->executors) - pool_starting(loop->rules.owner);
+		wanted = loop->rules.reconciler[0] != '\0' ? loop->due->nready : 1;
+		wanted = Min(wanted, loop->rules.concurrency - loop->executors) - pool_starting(loop->rules.owner);
 		while (wanted-- > 0 && pool_start(loop->rules.owner, now))
 			;
 	}

@@ -135,7 +135,7 @@ terms_tend(DispatchLoop *loop, TimestampTz now)
 	TermWork	work = {loop};
 
 	/* the lease of a loop for outside workers is theirs */
-	if (loop->rules.lease_ttl_ms <= 0 || !loop->rules.enabled || loop->rules.reconciler[0] == '\0')
+	if (!loop_leads(&loop->rules) || !loop->rules.enabled)
 	{
 		if (loop->leading)
 			terms_release(loop);

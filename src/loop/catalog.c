@@ -46,7 +46,8 @@
 
 #define LOOP_COLUMNS \
 	"loop_name, owner, reconciler, default_requeue_ms, backoff_base_ms, backoff_max_ms, backoff_jitter," \
-	" timeout_ms, lease_ttl_ms, renew_every_ms, max_attempts, concurrency, enabled, paused"
+	" timeout_ms, lease_ttl_ms, renew_every_ms, max_attempts, concurrency, enabled, paused," \
+	" lister, repository, resync_every_ms"
 
 enum
 {
@@ -61,8 +62,8 @@ enum
 
 #define WRITE_TYPES \
 	{TEXTOID, OIDOID, TEXTOID, INT8OID, INT8OID, INT8OID, FLOAT8OID, \
-		INT8OID, INT8OID, INT8OID, INT4OID, INT4OID, BOOLOID, TIMESTAMPTZOID}
-#define WRITE_ARGS	14
+		INT8OID, INT8OID, INT8OID, INT4OID, INT4OID, BOOLOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, INT8OID}
+#define WRITE_ARGS	17
 
 static SqlPlan plans[] = {
 	[PLAN_READ] = {
@@ -83,15 +84,16 @@ static SqlPlan plans[] = {
 	[PLAN_INSERT] = {
 		"INSERT INTO reconcile.loop (loop_name, owner, reconciler, default_requeue_ms, backoff_base_ms,"
 		" backoff_max_ms, backoff_jitter, timeout_ms, lease_ttl_ms, renew_every_ms, max_attempts,"
-		" concurrency, enabled, created_at)"
-		" VALUES ($1, $2::pg_catalog.regrole, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+		" concurrency, enabled, created_at, lister, repository, resync_every_ms)"
+		" VALUES ($1, $2::pg_catalog.regrole, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
 		" ON CONFLICT (loop_name) DO NOTHING",
 		WRITE_ARGS, WRITE_TYPES
 	},
 	[PLAN_UPDATE] = {
 		"UPDATE reconcile.loop SET owner = $2::pg_catalog.regrole, reconciler = $3, default_requeue_ms = $4,"
 		" backoff_base_ms = $5, backoff_max_ms = $6, backoff_jitter = $7, timeout_ms = $8,"
-		" lease_ttl_ms = $9, renew_every_ms = $10, max_attempts = $11, concurrency = $12, enabled = $13"
+		" lease_ttl_ms = $9, renew_every_ms = $10, max_attempts = $11, concurrency = $12, enabled = $13,"
+		" lister = $15, repository = $16, resync_every_ms = $17"
 		" WHERE loop_name OPERATOR(pg_catalog.=) $1 AND $14 IS NOT NULL",
 		WRITE_ARGS, WRITE_TYPES
 	},
@@ -129,6 +131,16 @@ optional_int64(int row, int column)
 }
 
 static void
+function_from_row(int row, int column, LoopRules *rules, LoopFunction which)
+{
+	bool		isnull;
+	Datum		value = sql_value(row, column, &isnull);
+
+	if (!isnull)
+		strlcpy(loop_function(rules, which), TextDatumGetCString(value), SIGNATURE_MAX);
+}
+
+static void
 rules_from_row(int row, LoopRules *rules)
 {
 	bool		isnull;
@@ -137,9 +149,7 @@ rules_from_row(int row, LoopRules *rules)
 	memset(rules, 0, sizeof(*rules));
 	strlcpy(rules->loop_name, TextDatumGetCString(sql_value(row, 1, NULL)), sizeof(rules->loop_name));
 	rules->owner = DatumGetObjectId(sql_value(row, 2, NULL));
-	value = sql_value(row, 3, &isnull);
-	if (!isnull)
-		strlcpy(rules->reconciler, TextDatumGetCString(value), sizeof(rules->reconciler));
+	function_from_row(row, 3, rules, LOOP_RECONCILER);
 	rules->default_requeue_ms = optional_int64(row, 4);
 	rules->backoff_base_ms = DatumGetInt64(sql_value(row, 5, NULL));
 	rules->backoff_max_ms = DatumGetInt64(sql_value(row, 6, NULL));
@@ -152,6 +162,9 @@ rules_from_row(int row, LoopRules *rules)
 	rules->concurrency = DatumGetInt32(sql_value(row, 12, NULL));
 	rules->enabled = DatumGetBool(sql_value(row, 13, NULL));
 	rules->paused = DatumGetBool(sql_value(row, 14, NULL));
+	function_from_row(row, 15, rules, LOOP_LISTER);
+	function_from_row(row, 16, rules, LOOP_REPOSITORY);
+	rules->resync_every_ms = optional_int64(row, 17);
 }
 
 static bool
@@ -287,7 +300,7 @@ static const struct
 }			options[OPTIONS] = {
 	[OPT_RECONCILER] = {"reconciler", OPTION_TEXT, true, 0},
 	[OPT_LISTER] = {"lister", OPTION_TEXT, true, 0},
-	[OPT_RESYNC_EVERY] = {"resync_every", OPTION_DURATION, true, 0},
+	[OPT_RESYNC_EVERY] = {"resync_every", OPTION_DURATION, true, offsetof(LoopRules, resync_every_ms)},
 	[OPT_DEFAULT_REQUEUE] = {"default_requeue", OPTION_DURATION, true, offsetof(LoopRules, default_requeue_ms)},
 	[OPT_CONCURRENCY] = {"concurrency", OPTION_INTEGER, false, 0},
 	[OPT_BACKOFF_BASE] = {"backoff_base", OPTION_DURATION, false, offsetof(LoopRules, backoff_base_ms)},
@@ -314,16 +327,7 @@ typedef struct OptionValue
 	bool		boolean;
 } OptionValue;
 
-static void
-not_yet(OptionId id)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("the option \"%s\" is not supported yet", options[id].name),
-			 errhint("Leave out \"%s\", or pass NULL.", options[id].name)));
-}
-
-/* Sets what is a plain value; owner and reconciler come after, in that order. */
+/* Sets what is a plain value; the owner and the functions come after, in that order. */
 static void
 set_option(LoopRules *rules, OptionId id, const OptionValue *value)
 {
@@ -353,9 +357,6 @@ set_option(LoopRules *rules, OptionId id, const OptionValue *value)
 			rules->enabled = value->boolean;
 			break;
 		case OPT_RESYNC_EVERY:
-			if (!value->isnull)
-				(void) duration_value(value->interval, options[id].name, false);
-			break;
 		case OPT_DEFAULT_REQUEUE:
 		case OPT_BACKOFF_BASE:
 		case OPT_BACKOFF_MAX:
@@ -412,12 +413,51 @@ require_connect(Oid owner)
 				 errhint("Run GRANT CONNECT ON DATABASE ... TO ..., or name another \"owner\".")));
 }
 
+static const OptionId function_options[LOOP_FUNCTIONS] = {
+	[LOOP_RECONCILER] = OPT_RECONCILER,
+	[LOOP_LISTER] = OPT_LISTER,
+	[LOOP_REPOSITORY] = OPT_REPOSITORY
+};
+
+/* Owner and functions: who chooses the function chooses what runs as the owner. */
+static void
+set_owner_and_functions(LoopRules *rules, const OptionValue *values)
+{
+	bool		owner_given = values[OPT_OWNER].given;
+	bool		any = owner_given;
+
+	for (int i = 0; i < LOOP_FUNCTIONS; i++)
+		any |= values[function_options[i]].given;
+	if (!any)
+		return;
+	if (owner_given)
+		rules->owner = values[OPT_OWNER].isnull ? GetUserId() : get_role_oid(values[OPT_OWNER].text, false);
+	require_set_role(rules->owner);
+
+	any = false;
+	for (int i = 0; i < LOOP_FUNCTIONS; i++)
+	{
+		const OptionValue *value = &values[function_options[i]];
+		char	   *signature = loop_function(rules, (LoopFunction) i);
+
+		if (value->given && value->isnull)
+			signature[0] = '\0';
+		else if (value->given)
+			loop_set_function(rules, (LoopFunction) i, value->text);
+		else if (owner_given && signature[0] != '\0')
+			loop_set_function(rules, (LoopFunction) i, pstrdup(signature));
+		/* a repository is called in the session of whoever writes */
+		any |= signature[0] != '\0' && i != LOOP_REPOSITORY;
+	}
+	if (any)
+		require_connect(rules->owner);
+}
+
 /* Fills *rules from what was given, and checks the whole. */
 static void
 set_options(LoopRules *rules, const OptionValue *values)
 {
-	bool		owner_given = values[OPT_OWNER].given;
-	bool		reconciler_given = values[OPT_RECONCILER].given;
+	bool		repository;
 
 	for (int id = 0; id < OPTIONS; id++)
 	{
@@ -436,29 +476,10 @@ set_options(LoopRules *rules, const OptionValue *values)
 	if (rules->renew_every_ms > rules->lease_ttl_ms / 2 && rules->lease_ttl_ms >= 0)
 		arg_invalid("renew_every", "is more than half of \"lease_ttl\"",
 					"Leave time for a second attempt: it is at most lease_ttl / 2.");
-	if (values[OPT_REPOSITORY].given && !values[OPT_REPOSITORY].isnull && rules->lease_ttl_ms < 0)
+	repository = values[OPT_REPOSITORY].given ? !values[OPT_REPOSITORY].isnull : rules->repository[0] != '\0';
+	if (repository && rules->lease_ttl_ms < 0)
 		arg_invalid("repository", "needs \"lease_ttl\"", "A repository takes the writes that the lease's epoch fences.");
-	for (int id = 0; id < OPTIONS; id++)
-	{
-		if ((id == OPT_LISTER || id == OPT_RESYNC_EVERY || id == OPT_REPOSITORY) &&
-			values[id].given && !values[id].isnull)
-			not_yet((OptionId) id);
-	}
-
-	if (owner_given)
-		rules->owner = values[OPT_OWNER].isnull ? GetUserId() : get_role_oid(values[OPT_OWNER].text, false);
-
-	/* who chooses the function chooses what runs as the owner */
-	if (owner_given || reconciler_given)
-		require_set_role(rules->owner);
-	if (reconciler_given && values[OPT_RECONCILER].isnull)
-		rules->reconciler[0] = '\0';
-	else if (reconciler_given)
-		loop_set_reconciler(rules, values[OPT_RECONCILER].text);
-	else if (owner_given && rules->reconciler[0] != '\0')
-		loop_set_reconciler(rules, rules->reconciler);
-	if ((owner_given || reconciler_given) && rules->reconciler[0] != '\0')
-		require_connect(rules->owner);
+	set_owner_and_functions(rules, values);
 }
 
 /* Runs an INSERT or UPDATE of the loop; false: it did nothing. */
@@ -475,8 +496,17 @@ write_loop(int plan, const LoopRules *rules)
 	values[0] = CStringGetTextDatum(rules->loop_name);
 	values[1] = ObjectIdGetDatum(rules->owner);
 	values[2] = CStringGetTextDatum(rules->reconciler);
+	values[14] = CStringGetTextDatum(rules->lister);
+	values[15] = CStringGetTextDatum(rules->repository);
+	values[16] = Int64GetDatum(rules->resync_every_ms);
 	if (rules->reconciler[0] == '\0')
 		nulls[2] = 'n';
+	if (rules->lister[0] == '\0')
+		nulls[14] = 'n';
+	if (rules->repository[0] == '\0')
+		nulls[15] = 'n';
+	if (rules->resync_every_ms < 0)
+		nulls[16] = 'n';
 	values[3] = Int64GetDatum(rules->default_requeue_ms);
 	values[4] = Int64GetDatum(rules->backoff_base_ms);
 	values[5] = Int64GetDatum(rules->backoff_max_ms);

@@ -245,7 +245,8 @@ merge_delayed(DueEntity *entity, TimestampTz now)
 	{
 		DueMark    *mark = &marks[i];
 
-		if (mark->taken || mark->merged || mark->ref.kind == MARK_LOOK || mark->ref.due_at <= now)
+		if (mark->taken || mark->merged || mark->ref.due_at <= now ||
+			mark_is_look(mark->ref.kind) || mark->ref.kind == MARK_CLAIM)
 			continue;
 		if (earliest == NULL)
 			earliest = mark;
@@ -324,22 +325,27 @@ due_next(const DueSet *set)
 static bool
 is_answered(const DueMark *mark, TimestampTz now)
 {
-	return mark->merged || mark->ref.kind == MARK_LOOK || mark->ref.due_at <= now;
+	return mark->merged || mark_is_look(mark->ref.kind) || mark->ref.due_at <= now;
 }
 
 DueEntity *
-due_take(DueSet *set, DueLoop *loop, TimestampTz now, int max, MarkRef **list, int *n)
+due_first(DueLoop *loop)
 {
-	DueEntity  *entity;
-	DueMark    *marks;
-
 	if (dlist_is_empty(&loop->ready))
 		return NULL;
-	entity = dlist_container(DueEntity, link.queue, dlist_head_node(&loop->ready));
+	return dlist_container(DueEntity, link.queue, dlist_head_node(&loop->ready));
+}
+
+void
+due_take(DueSet *set, DueEntity *entity, TimestampTz now, int max, MarkRef **list, int *n)
+{
+	DueMark    *marks;
+
+	Assert(entity->state == DUE_READY);
 	unplace(set, entity);
 	entity->state = DUE_RUNNING;
 	entity->not_before = 0;
-	loop->nrunning++;
+	entity->loop->nrunning++;
 
 	marks = marks_of(entity);
 	*list = palloc(sizeof(MarkRef) * entity->nmarks);
@@ -352,7 +358,6 @@ due_take(DueSet *set, DueLoop *loop, TimestampTz now, int max, MarkRef **list, i
 			(*list)[(*n)++] = marks[i].ref;
 		}
 	}
-	return entity;
 }
 
 int
@@ -399,7 +404,7 @@ due_excess(DueEntity *entity, TimestampTz now, MarkRef **refs)
 	for (int i = entity->nmarks - 1; i >= 0; i--)
 	{
 		/* what is not due yet does not stand for what is */
-		bool		due = marks[i].ref.kind != MARK_LOOK && marks[i].ref.due_at <= now;
+		bool		due = !mark_is_look(marks[i].ref.kind) && marks[i].ref.due_at <= now;
 
 		if (marks[i].taken || !is_answered(&marks[i], now) || ++kept[due] <= DUE_LIST_MAX / 4)
 			continue;

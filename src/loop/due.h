@@ -95,12 +95,14 @@ extern void due_advance(DueSet *set, TimestampTz now);
 /* When the next one becomes ready; DT_NOEND: nothing waits. */
 extern TimestampTz due_next(const DueSet *set);
 
+/* The loop's oldest ready entity; NULL: none is ready. */
+extern DueEntity *due_first(DueLoop *loop);
+
 /*
- * Takes the loop's oldest ready entity and makes the list of marks that its run
- * answers, palloc'd, of at most max.  NULL: none is ready.
+ * Takes an entity that is ready, and makes the list of marks that its run
+ * answers, palloc'd, of at most max.
  */
-extern DueEntity *due_take(DueSet *set, DueLoop *loop, TimestampTz now, int max,
-						   MarkRef **list, int *n);
+extern void due_take(DueSet *set, DueEntity *entity, TimestampTz now, int max, MarkRef **list, int *n);
 
 /*
  * Marks that came due since the entity was taken, at most max, palloc'd; with

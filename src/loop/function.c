@@ -1,6 +1,6 @@
 /*
  * function.c
- *		The reconciler function of a loop: named by text, kept as a signature.
+ *		The functions of a loop: named by text, kept as signatures.
  *
  * What the caller names is resolved at once, with his search path, and stored
  * schema-qualified.  Each run resolves the signature again and asks anew who owns
@@ -23,13 +23,71 @@
 #include "core/errors.h"
 #include "loop/loop.h"
 
+#define ARGUMENTS_MAX	2
+
+static const struct
+{
+	const char *option;
+	size_t		offset;			/* in LoopRules */
+	const char *arguments;		/* as they end a stored signature */
+	int			nargs;
+	Oid			types[ARGUMENTS_MAX];
+	const char *names[ARGUMENTS_MAX];
+	const char *kind;
+	const char *shape;
+}			functions[LOOP_FUNCTIONS] = {
+	[LOOP_RECONCILER] = {
+		"reconciler", offsetof(LoopRules, reconciler), "(text)", 1, {TEXTOID}, {"text"},
+		"is not a reconciler function",
+		"It takes one argument of type text and returns interval or void; it is no procedure, aggregate, window or set-returning function."
+	},
+	[LOOP_LISTER] = {
+		"lister", offsetof(LoopRules, lister), "()", 0, {0}, {0},
+		"is not a lister function",
+		"It takes no argument and returns SETOF text; it is no procedure, aggregate or window function."
+	},
+	[LOOP_REPOSITORY] = {
+		"repository", offsetof(LoopRules, repository), "(text,jsonb)", 2, {TEXTOID, JSONBOID}, {"text", "jsonb"},
+		"is not a repository function",
+		"It takes two arguments of types text and jsonb; it is no procedure, aggregate, window or set-returning function."
+	}
+};
+
+char *
+loop_function(const LoopRules *rules, LoopFunction which)
+{
+	return (char *) rules + functions[which].offset;
+}
+
+/* Is the list between the parentheses the one of this kind? */
+static bool
+are_arguments(LoopFunction which, const char *list)
+{
+	List	   *types;
+	ListCell   *cell;
+	int			n = 0;
+
+	if (!SplitIdentifierString(pstrdup(list), ',', &types) || list_length(types) != functions[which].nargs)
+		return false;
+	foreach(cell, types)
+	{
+		const char *type = lfirst(cell);
+
+		if (strncmp(type, "pg_catalog.", 11) == 0)
+			type += 11;
+		if (strcmp(type, functions[which].names[n++]) != 0)
+			return false;
+	}
+	return true;
+}
+
 /*
- * Splits 'name', 'schema.name' or either with '(text)' after it.  NULL if it is
- * nothing of this kind; *other_arguments tells that only the list in the
- * parentheses is not ours.  *schema is NULL where none is named.
+ * Splits 'name', 'schema.name' or either with the arguments after it.  NULL if
+ * it is nothing of this kind; *other_arguments tells that only the list in the
+ * parentheses is not that of the kind.  *schema is NULL where none is named.
  */
 static char *
-split_signature(const char *signature, char **schema, bool *other_arguments)
+split_signature(LoopFunction which, const char *signature, char **schema, bool *other_arguments)
 {
 	char	   *names = pstrdup(signature);
 	char	   *open = NULL;
@@ -51,20 +109,11 @@ split_signature(const char *signature, char **schema, bool *other_arguments)
 	if (open != NULL)
 	{
 		char	   *close = strrchr(open, ')');
-		char	   *arguments;
 
 		if (close == NULL || close[1 + strspn(close + 1, " \t\n\r")] != '\0')
 			return NULL;
 		*open = *close = '\0';
-		if (!SplitIdentifierString(pstrdup(open + 1), '.', &parts) ||
-			list_length(parts) < 1 || list_length(parts) > 2)
-			*other_arguments = true;
-		else
-		{
-			arguments = (char *) llast(parts);
-			*other_arguments = strcmp(arguments, "text") != 0 ||
-				(list_length(parts) == 2 && strcmp((char *) linitial(parts), "pg_catalog") != 0);
-		}
+		*other_arguments = !are_arguments(which, open + 1);
 	}
 	if (!SplitIdentifierString(names, '.', &parts) || list_length(parts) < 1 || list_length(parts) > 2)
 		return NULL;
@@ -73,9 +122,9 @@ split_signature(const char *signature, char **schema, bool *other_arguments)
 	return (char *) llast(parts);
 }
 
-/* Is it f(text) returning interval or void, and a plain function? */
+/* Is it a plain function of this kind? */
 static bool
-is_reconciler(Oid function)
+has_shape(LoopFunction which, Oid function)
 {
 	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	Form_pg_proc form;
@@ -84,34 +133,39 @@ is_reconciler(Oid function)
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	form = (Form_pg_proc) GETSTRUCT(tuple);
-	good = form->prokind == PROKIND_FUNCTION && !form->proretset && form->pronargs == 1 &&
-		form->proargtypes.values[0] == TEXTOID &&
-		(form->prorettype == INTERVALOID || form->prorettype == VOIDOID);
+	good = form->prokind == PROKIND_FUNCTION && form->pronargs == functions[which].nargs &&
+		form->proretset == (which == LOOP_LISTER);
+	for (int i = 0; good && i < functions[which].nargs; i++)
+		good = form->proargtypes.values[i] == functions[which].types[i];
+	if (which == LOOP_RECONCILER)
+		good = good && (form->prorettype == INTERVALOID || form->prorettype == VOIDOID);
+	else if (which == LOOP_LISTER)
+		good = good && form->prorettype == TEXTOID;
 	ReleaseSysCache(tuple);
 	return good;
 }
 
 Oid
-loop_resolve_function(const char *signature)
+loop_resolve_function(LoopFunction which, const char *signature)
 {
 	char	   *schema;
 	char	   *name;
 	bool		other_arguments;
 	Oid			namespace;
 	Oid			function;
-	Oid			types[] = {TEXTOID};
 
-	name = split_signature(signature, &schema, &other_arguments);
+	name = split_signature(which, signature, &schema, &other_arguments);
 	if (name == NULL || schema == NULL || other_arguments)
 		return InvalidOid;
 	namespace = get_namespace_oid(schema, true);
 	if (!OidIsValid(namespace))
 		return InvalidOid;
 	function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum(name),
-							   PointerGetDatum(buildoidvector(types, 1)), ObjectIdGetDatum(namespace));
+							   PointerGetDatum(buildoidvector(functions[which].types, functions[which].nargs)),
+							   ObjectIdGetDatum(namespace));
 
-	/* made anew since: a result of another type must not be read as an interval */
-	return is_reconciler(function) ? function : InvalidOid;
+	/* made anew since: a result of another type must not be read as what it was */
+	return has_shape(which, function) ? function : InvalidOid;
 }
 
 LoopFunctionProblem
@@ -132,16 +186,9 @@ loop_function_problem(Oid function, Oid owner)
 	return LOOP_FUNCTION_OK;
 }
 
-static void
-wrong_shape(void)
-{
-	arg_invalid("reconciler", "is not a reconciler function",
-				"It takes one argument of type text and returns interval or void; it is no procedure, aggregate, window or set-returning function.");
-}
-
 /* Looks up what the caller named, with his search path. */
 static Oid
-find_function(const char *text)
+find_function(LoopFunction which, const char *text)
 {
 	char	   *schema;
 	char	   *name;
@@ -150,10 +197,10 @@ find_function(const char *text)
 	FuncCandidateList candidates;
 	Oid			function = InvalidOid;
 
-	name = split_signature(text, &schema, &other_arguments);
+	name = split_signature(which, text, &schema, &other_arguments);
 	if (name == NULL)
-		arg_invalid("reconciler", "is not the name of a function",
-					"Write it like 'app.drive' or 'app.drive(text)'.");
+		arg_invalid(functions[which].option, "is not the name of a function",
+					psprintf("Write it like 'app.f' or 'app.f%s'.", functions[which].arguments));
 	names = list_make1(makeString(name));
 	if (schema != NULL)
 		names = lcons(makeString(schema), names);
@@ -162,32 +209,34 @@ find_function(const char *text)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
 				 errmsg("function \"%s\" does not exist", text),
-				 errdetail("The argument \"reconciler\" names it."),
+				 errdetail("The argument \"%s\" names it.", functions[which].option),
 				 errhint("Write its schema if that is not in your search_path.")));
 	for (FuncCandidateList c = candidates; c != NULL && !other_arguments; c = c->next)
 	{
-		if (c->nargs == 1 && c->args[0] == TEXTOID)
+		if (c->nargs == functions[which].nargs &&
+			memcmp(c->args, functions[which].types, sizeof(Oid) * c->nargs) == 0)
 			function = c->oid;
 	}
-	if (!is_reconciler(function))
-		wrong_shape();
+	if (!has_shape(which, function))
+		arg_invalid(functions[which].option, functions[which].kind, functions[which].shape);
 	return function;
 }
 
 void
-loop_set_reconciler(LoopRules *rules, const char *text)
+loop_set_function(LoopRules *rules, LoopFunction which, const char *text)
 {
-	Oid			function = find_function(text);
+	Oid			function = find_function(which, text);
 	Oid			namespace = get_func_namespace(function);
+	const char *option = functions[which].option;
 	char	   *signature;
 
 	if (isAnyTempNamespace(namespace))
-		arg_invalid("reconciler", "is a temporary function", "It must be there for other sessions too.");
-	signature = psprintf("%s(text)", quote_qualified_identifier(get_namespace_name(namespace),
-																  get_func_name(function)));
+		arg_invalid(option, "is a temporary function", "It must be there for other sessions too.");
+	signature = psprintf("%s%s", quote_qualified_identifier(get_namespace_name(namespace), get_func_name(function)),
+						 functions[which].arguments);
 	if (strlen(signature) >= SIGNATURE_MAX)
-		arg_invalid("reconciler", "has too long a name",
-					psprintf("With its schema, quotes and argument it is at most %d bytes.", SIGNATURE_MAX - 1));
+		arg_invalid(option, "has too long a name",
+					psprintf("With its schema, quotes and arguments it is at most %d bytes.", SIGNATURE_MAX - 1));
 
 	switch (loop_function_problem(function, rules->owner))
 	{
@@ -211,5 +260,5 @@ loop_set_reconciler(LoopRules *rules, const char *text)
 		case LOOP_FUNCTION_GONE:
 			elog(ERROR, "cache lookup failed for function %u", function);
 	}
-	strlcpy(rules->reconciler, signature, sizeof(rules->reconciler));
+	strlcpy(loop_function(rules, which), signature, SIGNATURE_MAX);
 }

@@ -17,7 +17,10 @@ typedef struct LoopRules
 {
 	char		loop_name[RECONCILER_ID_MAX + 1];
 	char		reconciler[SIGNATURE_MAX];	/* '' = outside workers only */
+	char		lister[SIGNATURE_MAX];	/* '' = none */
+	char		repository[SIGNATURE_MAX];	/* '' = the built-in one */
 	Oid			owner;
+	int64		resync_every_ms;
 	int64		default_requeue_ms;
 	int64		backoff_base_ms;
 	int64		backoff_max_ms;
@@ -30,6 +33,13 @@ typedef struct LoopRules
 	bool		enabled;
 	bool		paused;
 } LoopRules;
+
+/* Does it have a lease for its runs?  That of a loop without reconciler is its workers'. */
+static inline bool
+loop_leads(const LoopRules *rules)
+{
+	return rules->lease_ttl_ms > 0 && rules->reconciler[0] != '\0';
+}
 
 /* Reads one loop with the newest snapshot; false: there is none of that name. */
 extern bool loop_read(const char *loop_name, LoopRules *rules);
@@ -56,11 +66,24 @@ extern void loop_require_trigger(const char *loop_name);
  */
 extern int	loop_delete_marks(const char *loop_name, const char *entity_id);
 
+/* The functions that a loop may have; each is an option of that name. */
+typedef enum LoopFunction
+{
+	LOOP_RECONCILER,			/* f(text) returning interval or void */
+	LOOP_LISTER,				/* f() returning setof text */
+	LOOP_REPOSITORY				/* f(text, jsonb) returning anything */
+} LoopFunction;
+
+#define LOOP_FUNCTIONS	(LOOP_REPOSITORY + 1)
+
+/* Its signature as the loop has it; '' = none. */
+extern char *loop_function(const LoopRules *rules, LoopFunction which);
+
 /*
- * The reconciler's oid by its stored signature; InvalidOid if it is gone, or is
- * no longer f(text) returning interval or void.  No error, no rights needed.
+ * The function's oid by its stored signature; InvalidOid if it is gone, or is
+ * no longer of its kind.  No error, no rights needed.
  */
-extern Oid	loop_resolve_function(const char *signature);
+extern Oid	loop_resolve_function(LoopFunction which, const char *signature);
 
 /* What stands against running the function as the loop's owner. */
 typedef enum LoopFunctionProblem
@@ -74,9 +97,9 @@ typedef enum LoopFunctionProblem
 extern LoopFunctionProblem loop_function_problem(Oid function, Oid owner);
 
 /*
- * Resolves what the caller named, by his search path, into rules->reconciler;
- * rules->owner is known.  22023, 42501 or 42883, naming the argument.
+ * Resolves what the caller named, by his search path, into *rules; rules->owner
+ * is known.  22023, 42501 or 42883, naming the argument.
  */
-extern void loop_set_reconciler(LoopRules *rules, const char *text);
+extern void loop_set_function(LoopRules *rules, LoopFunction which, const char *text);
 
 #endif							/* RECONCILE_LOOP_H */

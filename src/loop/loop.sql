@@ -19,7 +19,8 @@ CREATE TABLE reconcile.loop (
     renew_every_ms     bigint,
     enabled            boolean NOT NULL,
     paused             boolean NOT NULL DEFAULT false,
-    created_at         timestamptz NOT NULL
+    created_at         timestamptz NOT NULL,
+    ticked_at          timestamptz           -- the last tick of resync_every, where run_loop() makes them
 ) USING heap;
 COMMENT ON TABLE reconcile.loop IS 'Loops and their options; functions are stored as signatures, durations in milliseconds.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.loop', '');
@@ -41,19 +42,26 @@ CREATE TRIGGER rows_changed AFTER INSERT ON reconcile.mark_2
 CREATE TRIGGER rows_changed AFTER INSERT ON reconcile.mark_3
     FOR EACH STATEMENT EXECUTE FUNCTION reconcile.rows_changed();
 
--- A row only for what must outlive the next look: failures, and death.
+-- A row only for what must outlive the next look: failures, death, a claim.  A
+-- claim counts as a failure from when it is made until its worker reports.
 CREATE TABLE reconcile.entity (
-    loop_name      text COLLATE "C" NOT NULL,
-    entity_id      text COLLATE "C" NOT NULL,
-    failures       int NOT NULL,
-    died_of        text,                    -- permanent, attempts, crash; NULL = alive
-    last_sqlstate  text NOT NULL,
-    last_error     text NOT NULL,
-    last_failed_at timestamptz NOT NULL,
+    loop_name         text COLLATE "C" NOT NULL,
+    entity_id         text COLLATE "C" NOT NULL,
+    failures          int NOT NULL,
+    died_of           text,                 -- permanent, attempts, crash; NULL = alive
+    last_sqlstate     text,
+    last_error        text,
+    last_failed_at    timestamptz,
+    claim_epoch       bigint,               -- of the claim in progress, or of one that ran out; NULL = none
+    claim_holder      text COLLATE "C",
+    claimed_at        timestamptz,
+    claim_expires_at  timestamptz,
+    claim_lease_epoch bigint,               -- leased loops: the term that it belongs to
+    claim_mark        bigint,               -- where the mark of its deadline was written
     PRIMARY KEY (loop_name, entity_id)
 ) USING heap WITH (fillfactor = 70);
 COMMENT ON TABLE reconcile.entity IS
-'What is remembered of an entity beyond its next look: consecutive failures, the last error, and why it is dead.';
+'What is remembered of an entity beyond its next look: consecutive failures, the last error, why it is dead, and an outside worker''s claim.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.entity', '');
 
 -- create_loop() and alter_loop() have no search path of their own: they resolve
@@ -80,7 +88,7 @@ CREATE FUNCTION reconcile.create_loop(
     LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'reconcile_create_loop';
 COMMENT ON FUNCTION reconcile.create_loop(text, text, text, interval, interval, int, interval, interval, float8, int, interval, interval, interval, text, name, boolean, text) IS
-'Defines a loop whose reconciler f(entity_id text) RETURNS interval or void runs as the owner for each entity that is due. 22004, 22023 bad option; 42883 no such function; 42704 no such owner; 42710 loop exists; 42501 no right; 55000 the owner cannot connect; 0A000 option not supported yet.';
+'Defines a loop whose reconciler f(entity_id text) RETURNS interval or void runs as the owner for each entity that is due, and whose lister f() RETURNS SETOF text names the entities that a resync marks. 22004, 22023 bad option; 42883 no such function; 42704 no such owner; 42710 loop exists; 42501 no right; 55000 the owner cannot connect.';
 
 CREATE FUNCTION reconcile.alter_loop(loop_name text, changes jsonb) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE

@@ -21,14 +21,22 @@
 typedef enum MarkKind
 {
 	MARK_TRIGGER = 't',			/* enqueue, watch, revive: due_at may be later (delay) */
-	MARK_LOOK = 'l',			/* the next look that a run asked for, or its backoff */
-	MARK_RESYNC = 'r'			/* by a resync: does not revive the dead */
+	MARK_LOOK = 'l',			/* the next look that a run asked for */
+	MARK_BACKOFF = 'b',			/* the next look after a failure */
+	MARK_RESYNC = 'r',			/* by a resync: does not revive the dead */
+	MARK_CLAIM = 'c'			/* the deadline of an outside worker's claim; number = the claim's epoch */
 } MarkKind;
+
+static inline bool
+mark_is_look(char kind)
+{
+	return kind == MARK_LOOK || kind == MARK_BACKOFF;
+}
 
 /* Where a mark is and what it says; a plain value, fit for shared memory. */
 typedef struct MarkRef
 {
-	int64		number;			/* random: tells a mark from a later one at its TID */
+	int64		number;			/* random, but for claims: tells a mark from a later one at its TID */
 	TimestampTz due_at;
 	TimestampTz made_at;
 	BlockNumber block;

@@ -20,7 +20,7 @@ ALTER TABLE reconcile.mark_1 REPLICA IDENTITY FULL;
 ALTER TABLE reconcile.mark_2 REPLICA IDENTITY FULL;
 ALTER TABLE reconcile.mark_3 REPLICA IDENTITY FULL;
 COMMENT ON TABLE reconcile.mark_0 IS
-'Marks: (loop_name, entity_id) is to be looked at at or after due_at. kind: t trigger, l next look, r resync.';
+'Marks: (loop_name, entity_id) is to be looked at at or after due_at. kind: t trigger, l next look, b next look after a failure, r resync, c deadline of a claim.';
 COMMENT ON TABLE reconcile.mark_1 IS 'Marks, as mark_0.';
 COMMENT ON TABLE reconcile.mark_2 IS 'Marks, as mark_0.';
 COMMENT ON TABLE reconcile.mark_3 IS 'Marks, as mark_0.';

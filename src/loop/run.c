@@ -35,6 +35,7 @@
 #include "core/errors.h"
 #include "core/plan.h"
 #include "fence/fence.h"
+#include "loop/lister.h"
 #include "loop/run.h"
 
 #define ERROR_TEXT_MAX		4096	/* bytes kept of an error's message */
@@ -366,14 +367,29 @@ call_reconciler(const LoopRun *run, Oid function, RunFacts *facts)
 	}
 }
 
+bool
+run_is_resync(const LoopRun *run)
+{
+	return run->entity_id[0] == '\0' && run->rules->lister[0] != '\0';
+}
+
 static void
-insert_look(LoopRun *run, const RunDecision *decision)
+call_function(const LoopRun *run, Oid function, RunFacts *facts)
+{
+	if (run_is_resync(run))
+		lister_run(run->rules);
+	else
+		call_reconciler(run, function, facts);
+}
+
+static void
+insert_look(LoopRun *run, const RunDecision *decision, MarkKind kind)
 {
 	if (!decision->look)
 		return;
 	/* the heap wants one, and not every caller has one */
 	PushActiveSnapshot(GetLatestSnapshot());
-	mark_insert(run->rules->loop_name, run->entity_id, MARK_LOOK,
+	mark_insert(run->rules->loop_name, run->entity_id, kind,
 				clock_add_ms(clock_now(), decision->look_ms), run->in_session, &run->look);
 	PopActiveSnapshot();
 	run->has_look = true;
@@ -388,7 +404,9 @@ book_success(LoopRun *run, const EntityFacts *entity, RunFacts *facts)
 	run->result = decision.result;
 	if (mark_delete(run->rules->loop_name, run->entity_id, run->marks, run->nmarks) == 0)
 		return;
-	insert_look(run, &decision);
+	/* after a resync the next tick looks again */
+	if (!run_is_resync(run))
+		insert_look(run, &decision, MARK_LOOK);
 	if (entity->remembered)
 		(void) run_forget_entity(run->rules->loop_name, run->entity_id);
 }
@@ -402,7 +420,7 @@ bound_to_term(const LoopRun *run)
 {
 	FenceBinding binding;
 
-	if (run->rules->lease_ttl_ms <= 0)
+	if (!loop_leads(run->rules))
 		return true;
 	if (fence_bound(run->rules->loop_name, &binding) == FENCE_BOUND && binding.epoch == run->epoch)
 		return true;
@@ -413,6 +431,7 @@ void
 run_book_failure(LoopRun *run, const ErrorData *error)
 {
 	EntityFacts entity;
+	LoopRules	rules;
 	RunFacts	facts = {0};
 	RunDecision decision;
 
@@ -426,7 +445,11 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 	facts.sqlstate = error->sqlerrcode;
 	facts.failures = entity.dead ? 0 : entity.failures;
 	facts.random = pg_prng_double(&pg_global_prng_state);
-	decision = decide_run(run->rules, &facts);
+	rules = *run->rules;
+	/* nobody else would notice that an entity was never listed again */
+	if (run_is_resync(run))
+		rules.max_attempts = -1;
+	decision = decide_run(&rules, &facts);
 
 	run->outcome = RUN_DONE;
 	run->result = decision.result;
@@ -434,7 +457,7 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 	run->attempt = facts.failures + 1;
 	if (mark_delete(run->rules->loop_name, run->entity_id, run->marks, run->nmarks) == 0)
 		return;
-	insert_look(run, &decision);
+	insert_look(run, &decision, MARK_BACKOFF);
 	entity_failed(run, &decision, error);
 
 	ereport(LOG,
@@ -456,7 +479,7 @@ call_in_subtransaction(LoopRun *run, Oid function, RunFacts *facts)
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		call_reconciler(run, function, facts);
+		call_function(run, function, facts);
 		ReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
@@ -488,6 +511,7 @@ run_execute(LoopRun *run)
 	RunFacts	facts = {0};
 	EntityFacts entity;
 	bool		triggered;
+	LoopFunction which;
 	Oid			function;
 
 	run->has_look = false;
@@ -508,13 +532,14 @@ run_execute(LoopRun *run)
 	facts.failures = entity.dead ? 0 : entity.failures;
 	run->attempt = facts.failures + 1;
 
-	function = loop_resolve_function(rules->reconciler);
+	which = run_is_resync(run) ? LOOP_LISTER : LOOP_RECONCILER;
+	function = loop_resolve_function(which, loop_function(rules, which));
 	if (!OidIsValid(function) || loop_function_problem(function, rules->owner) != LOOP_FUNCTION_OK)
 	{
 		run->outcome = RUN_NO_FUNCTION;
 		return;
 	}
-	if (rules->lease_ttl_ms > 0 && !fence_bind(rules->loop_name, run->holder_id, run->epoch, true))
+	if (loop_leads(rules) && !fence_bind(rules->loop_name, run->holder_id, run->epoch, true))
 	{
 		run->outcome = RUN_NOT_LEADER;
 		return;
@@ -522,7 +547,7 @@ run_execute(LoopRun *run)
 
 	run->outcome = RUN_DONE;
 	if (!run->in_session)
-		call_reconciler(run, function, &facts);
+		call_function(run, function, &facts);
 	else if (!call_in_subtransaction(run, function, &facts))
 		return;
 	book_success(run, &entity, &facts);

@@ -73,6 +73,9 @@ extern void run_book_failure(LoopRun *run, const ErrorData *error);
 /* Deletes what is remembered of an entity (failures, death); true if anything was. */
 extern bool run_forget_entity(const char *loop_name, const char *entity_id);
 
+/* Is it the run of the empty id in a loop with a lister?  It calls that. */
+extern bool run_is_resync(const LoopRun *run);
+
 /* The run in progress in this backend, until its transaction is over; NULL outside one. */
 extern const LoopRun *run_current(void);
 

@@ -11,9 +11,11 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
@@ -22,6 +24,7 @@
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/errors.h"
+#include "core/plan.h"
 #include "core/wake.h"
 #include "lease/lease.h"
 #include "loop/compact.h"
@@ -37,8 +40,9 @@ typedef struct Session
 	TimestampTz now;			/* of the start: what comes due later waits for the next call */
 	int64		left;			/* runs still allowed */
 
-	/* of the leased loop in progress */
+	/* of the loop in progress */
 	char	   *holder_id;
+	bool		resynced;		/* of the loop in progress: its lister was called */
 	const LoopRules *leased;	/* NULL: no lease held */
 	int64		epoch;
 	TimestampTz renew_at;
@@ -73,6 +77,44 @@ add_due_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, v
 			return;
 		}
 	}
+}
+
+/* Marks the loops whose ticker is due: with an engine that is its dispatcher's. */
+static void
+tick(Session *session)
+{
+	static SqlPlan plan = {
+		"UPDATE reconcile.loop SET ticked_at = $2 WHERE loop_name OPERATOR(pg_catalog.=) $1"
+		" AND (ticked_at IS NULL OR ticked_at OPERATOR(pg_catalog.<=) $3)",
+		3, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+	};
+
+	if (wake_hook != NULL)
+		return;
+	for (int i = 0; i < session->nloops; i++)
+	{
+		const LoopRules *rules = &session->loops[i];
+		SqlScope	scope;
+		Datum		values[3];
+		bool		ticked;
+		TimestampTz now = clock_now();
+
+		if (rules->resync_every_ms < 0 || !rules->enabled || rules->paused)
+			continue;
+		values[0] = CStringGetTextDatum(rules->loop_name);
+		values[1] = TimestampTzGetDatum(now);
+		values[2] = TimestampTzGetDatum(clock_add_ms(now, -rules->resync_every_ms));
+		sql_begin(&scope);
+		ticked = sql_run_latest(&plan, values, NULL) > 0;
+		sql_end(&scope);
+		if (ticked)
+		{
+			PushActiveSnapshot(GetTransactionSnapshot());
+			mark_insert(rules->loop_name, "", MARK_RESYNC, now, false, NULL);
+			PopActiveSnapshot();
+		}
+	}
+	next_transaction();
 }
 
 static void
@@ -176,7 +218,21 @@ commit_run(LoopRun *run)
 static bool
 is_runnable(const LoopRules *rules)
 {
-	return rules->enabled && !rules->paused && rules->reconciler[0] != '\0' && rules->owner == GetUserId();
+	return rules->enabled && !rules->paused && rules->owner == GetUserId() &&
+		(rules->reconciler[0] != '\0' || rules->lister[0] != '\0');
+}
+
+/* A resync goes first, once: what it marks is run too. */
+static DueEntity *
+next_entity(Session *session, DueLoop *loop, const LoopRules *rules)
+{
+	DueEntity  *resync = NULL;
+
+	if (rules->lister[0] != '\0' && !session->resynced)
+		resync = due_find(session->due, loop, "");
+	if (resync != NULL && resync->state == DUE_READY)
+		return resync;
+	return rules->reconciler[0] != '\0' ? due_first(loop) : NULL;
 }
 
 /*
@@ -193,11 +249,12 @@ run_next(Session *session, DueLoop *loop)
 	DueEntity  *entity;
 
 	if (session->left <= 0 || !loop_read(loop->loop_name, &rules) || !is_runnable(&rules) ||
-		(rules.lease_ttl_ms > 0) != (session->leased != NULL) || !still_leads(session, &rules))
+		loop_leads(&rules) != (session->leased != NULL) || !still_leads(session, &rules))
 		return false;
-	entity = due_take(session->due, loop, session->now, PG_INT32_MAX, &marks, &nmarks);
+	entity = next_entity(session, loop, &rules);
 	if (entity == NULL)
 		return false;
+	due_take(session->due, entity, session->now, PG_INT32_MAX, &marks, &nmarks);
 
 	run.rules = &rules;
 	run.entity_id = entity->entity_id;
@@ -213,6 +270,12 @@ run_next(Session *session, DueLoop *loop)
 		commit_run(&run);
 		if (run.outcome == RUN_DONE)
 			session->left--;
+		if (run_is_resync(&run))
+		{
+			session->resynced = true;
+			if (run.outcome == RUN_DONE && run.result == RESULT_SUCCESS)
+				find_due(session);
+		}
 	}
 	due_answered(session->due, entity, NULL, session->now);
 	pfree(marks);
@@ -221,9 +284,9 @@ run_next(Session *session, DueLoop *loop)
 		ereport(WARNING,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
 				 errmsg("loop \"%s\" cannot run: its function \"%s\" is gone, or its owner may not call it",
-						rules.loop_name, rules.reconciler),
+						rules.loop_name, run_is_resync(&run) ? rules.lister : rules.reconciler),
 				 errhint("Define the function again, or change the loop with reconcile.alter_loop().")));
-	return run.outcome != RUN_NO_FUNCTION && run.outcome != RUN_NOT_LEADER;
+	return (run.outcome != RUN_NO_FUNCTION || run_is_resync(&run)) && run.outcome != RUN_NOT_LEADER;
 }
 
 static void
@@ -233,8 +296,9 @@ run_one_loop(Session *session, const LoopRules *rules)
 
 	if (!is_runnable(rules) || loop->nready == 0)
 		return;
-	if (rules->lease_ttl_ms > 0 && !lead(session, rules))
+	if (loop_leads(rules) && !lead(session, rules))
 		return;
+	session->resynced = false;
 	while (run_next(session, loop))
 		CHECK_FOR_INTERRUPTS();
 	give_back(session);
@@ -315,6 +379,7 @@ reconcile_run_loop(PG_FUNCTION_ARGS)
 
 	PG_TRY();
 	{
+		tick(&session);
 		find_due(&session);
 		for (int i = 0; i < session.nloops; i++)
 			run_one_loop(&session, &session.loops[i]);

@@ -15,7 +15,7 @@ WITH visible AS MATERIALIZED (
     SELECT m.loop_name, m.entity_id,
            pg_catalog.min(m.due_at) AS due_at,
            pg_catalog.bool_or(m.kind = 't') AS triggered,
-           pg_catalog.max(m.made_at) FILTER (WHERE m.kind = 'l') AS ran_at
+           pg_catalog.max(m.made_at) FILTER (WHERE m.kind IN ('l', 'b')) AS ran_at
       FROM reconcile.mark m
      GROUP BY m.loop_name, m.entity_id
 ), running AS MATERIALIZED (
