@@ -44,9 +44,29 @@ install_packages() {
     export DEBIAN_FRONTEND=noninteractive
     # Another process may hold dpkg's lock on a machine that has just started.
     apt-get update -qq
-    apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 \
+    without_services apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 \
         "${missing[@]}" </dev/null >/dev/null
+    # Programs that are wanted here, of packages that would also be services
+    # from the next start of the machine on.
+    for package in "${missing[@]}"; do
+        case $package in
+            pgbouncer | prometheus) update-rc.d "$package" disable >/dev/null ;;
+        esac
+    done
 }
+
+# Runs a command during which Debian's packages start no service, unless the
+# machine has a policy of its own. The policy goes however the command ends.
+without_services() (
+    policy=/usr/sbin/policy-rc.d
+
+    if [[ ! -e $policy ]]; then
+        trap 'rm -f "$policy"' EXIT
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+    fi
+    "$@"
+)
 
 # Copies the checkout $1 to the new folder $2: what git knows and what it does
 # not know yet, but no build products. Works on an unpacked archive, too.
