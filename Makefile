@@ -40,6 +40,9 @@ OBJS = \
 	src/loop/mark.o \
 	src/loop/due.o \
 	src/loop/decide.o \
+	src/loop/entity.o \
+	src/loop/claim.o \
+	src/loop/claim_sql.o \
 	src/loop/lister.o \
 	src/loop/run.o \
 	src/loop/compact.o \
@@ -55,6 +58,8 @@ OBJS = \
 	src/engine/resync.o \
 	src/engine/pool.o \
 	src/engine/handout.o \
+	src/engine/lend.o \
+	src/engine/lend_answer.o \
 	src/engine/rotate.o \
 	src/engine/executor.o \
 	src/engine/ddl.o \
@@ -70,6 +75,7 @@ SQL_PARTS = \
 	src/loop/loop.sql \
 	src/loop/watch.sql \
 	src/loop/run.sql \
+	src/loop/claim.sql \
 	src/engine/engine.sql \
 	src/observe/views.sql \
 	src/core/grants.sql

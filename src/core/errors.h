@@ -16,6 +16,8 @@
 #define ERRCODE_PERMANENT_FAILURE	MAKE_SQLSTATE('R', 'C', '0', '0', '4')
 #define ERRCODE_UNMINTED_EPOCH		MAKE_SQLSTATE('R', 'C', '0', '0', '5')
 #define ERRCODE_FENCE_UNBOUND		MAKE_SQLSTATE('R', 'C', '0', '0', '6')
+#define ERRCODE_NOT_YET_DURABLE		MAKE_SQLSTATE('R', 'C', '0', '1', '6')
+#define ERRCODE_STALE_CLAIM			MAKE_SQLSTATE('R', 'C', '0', '1', '7')
 
 /* 22004: the argument has no NULL meaning. */
 compat_noreturn extern void arg_null(const char *arg);

@@ -14,6 +14,8 @@ BEGIN ATOMIC
         ('lease', 'acquire_lease'), ('lease', 'try_acquire_lease'), ('lease', 'renew_lease'),
         ('lease', 'release_lease'), ('lease', 'bind_lease'),
         ('fence', 'apply_fenced'),
+        ('work', 'claim_work'), ('work', 'extend_work'), ('work', 'complete_work'), ('work', 'complete_works'),
+        ('work', 'fail_work'), ('work', 'next_due'),
         ('operate', 'pause_loop'), ('operate', 'resume_loop'), ('operate', 'revive'), ('operate', 'forget'),
         ('operate', 'run_loop'),
         ('define', 'create_loop'), ('define', 'alter_loop'), ('define', 'drop_loop'),

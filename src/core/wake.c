@@ -41,6 +41,27 @@ wake_mark(int segment, ItemPointer tid)
 }
 
 void
+wake_gone(int segment, BlockNumber block, OffsetNumber offset)
+{
+	WakeMark   *mark;
+
+	if (pending.ngone == WAKE_GONE)
+		return;
+	mark = &pending.gone[pending.ngone++];
+	mark->segment = segment;
+	mark->block = mark->last_block = block;
+	mark->offset = offset;
+	mark->gone = true;
+	pending_any = true;
+}
+
+const Wake *
+wake_pending(void)
+{
+	return &pending;
+}
+
+void
 wake_reload(void)
 {
 	pending.reload = true;

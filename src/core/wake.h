@@ -15,12 +15,14 @@
 #include "core/install.h"
 
 #define WAKE_MARKS	64			/* single marks; more become a range of blocks */
+#define WAKE_GONE	256			/* marks that are gone; of more nobody hears before they are due */
 
 typedef struct WakeMark
 {
 	BlockNumber block;
 	OffsetNumber offset;		/* InvalidOffsetNumber: the whole range block .. last_block */
 	uint8		segment;
+	bool		gone;			/* it was deleted before it was due */
 	BlockNumber last_block;
 } WakeMark;
 
@@ -28,6 +30,8 @@ typedef struct Wake
 {
 	int			nmarks;
 	WakeMark	marks[WAKE_MARKS];
+	int			ngone;
+	WakeMark	gone[WAKE_GONE];
 	bool		ranged[MARK_SEGMENTS];	/* more than WAKE_MARKS were made */
 	BlockNumber first_block[MARK_SEGMENTS];
 	BlockNumber last_block[MARK_SEGMENTS];
@@ -38,6 +42,12 @@ typedef struct Wake
 
 /* A mark was inserted at (segment, tid). */
 extern void wake_mark(int segment, ItemPointer tid);
+
+/* The mark there was deleted before its time: it needs no waiting for. */
+extern void wake_gone(int segment, BlockNumber block, OffsetNumber offset);
+
+/* What this transaction has noted so far. */
+extern const Wake *wake_pending(void);
 
 /* Loops or their states changed. */
 extern void wake_reload(void);

@@ -25,6 +25,7 @@
 #include "core/plan.h"
 #include "engine/dispatcher.h"
 #include "engine/engine.h"
+#include "engine/lend.h"
 #include "engine/process.h"
 
 #define RETRY_MS			1000	/* after a transaction of ours failed */
@@ -231,7 +232,7 @@ drop_absent_loops(void)
 		if (loop->leading)
 			terms_release(loop);
 		/* what is in flight finishes, and remembers nothing */
-		if (handout_has_jobs(loop))
+		if (handout_has_jobs(loop) || lend_has(loop))
 			continue;
 		due_forget_loop(self.due, loop->due);
 		dlist_delete(&loop->link);
@@ -288,6 +289,37 @@ dispatcher_add_mark(const char *loop_name, const char *entity_id, const MarkRef 
 	}
 }
 
+static void
+note_visible(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
+{
+	*(bool *) arg = true;
+}
+
+static void
+forget_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
+{
+	DispatchLoop *loop = dispatcher_find_loop(loop_name);
+	DueEntity  *entity = loop != NULL ? due_find(self.due, loop->due, entity_id) : NULL;
+
+	if (entity != NULL)
+		due_gone(self.due, entity, ref, clock_now());
+}
+
+/*
+ * A mark that was deleted before its time.  Its row is dead, and mostly still
+ * there; if not, the mark is dropped when it is due.  One whose deletion was
+ * rolled back is there for everybody.
+ */
+static void
+read_gone(const WakeMark *mark, Snapshot snapshot)
+{
+	bool		visible = false;
+
+	mark_visit_one(mark->segment, mark->block, mark->offset, snapshot, note_visible, &visible);
+	if (!visible)
+		mark_visit_one(mark->segment, mark->block, mark->offset, SnapshotAny, forget_mark, NULL);
+}
+
 typedef struct Messages
 {
 	WakeMark   *marks;
@@ -304,7 +336,9 @@ read_messages(void *arg)
 	{
 		WakeMark   *mark = &messages->marks[i];
 
-		if (mark->offset == InvalidOffsetNumber)
+		if (mark->gone)
+			read_gone(mark, snapshot);
+		else if (mark->offset == InvalidOffsetNumber)
 			mark_scan(mark->segment, mark->block, mark->last_block, snapshot, dispatcher_add_mark, NULL);
 		else
 			mark_visit_one(mark->segment, mark->block, mark->offset, snapshot, dispatcher_add_mark, NULL);
@@ -382,7 +416,8 @@ empty_ring(Messages *messages, TimestampTz now)
 		messages->marks[messages->n++] = ring[self.db->tail % engine->ring_size];
 		self.db->tail++;
 	}
-	if (self.db->tail < self.db->head)
+	self.ring_emptied = self.db->tail == self.db->head;
+	if (!self.ring_emptied)
 		dispatcher_wake_at(now);
 	LWLockRelease(&self.db->ring_lock);
 }
@@ -448,6 +483,7 @@ take_messages(TimestampTz now)
 	Messages	messages;
 	dlist_iter	iter;
 
+	self.caught_up = false;
 	empty_ring(&messages, now);
 	if (self.retry_at > now)
 	{
@@ -467,6 +503,7 @@ take_messages(TimestampTz now)
 	}
 	else if (messages.n > 0 && !process_transaction(read_messages, &messages))
 		owe_again(&self.rescan_owed, now);
+	self.caught_up = self.ring_emptied && !self.reload_owed && !self.rescan_owed;
 
 	if (self.leases_changed)
 	{
@@ -519,6 +556,7 @@ turn(void)
 	dlist_iter	iter;
 
 	handout_collect();
+	lend_collect();
 	take_messages(now);
 	drop_absent_loops();
 	if (dlist_is_empty(&self.loops) && !self.reload_owed)
@@ -534,6 +572,7 @@ turn(void)
 
 	now = clock_now();
 	due_advance(self.due, now);
+	lend_answer(self.caught_up);
 	handout_assign();
 	rotate_tend(now);
 	/* what waits for a loop that does not run now wakes nobody; what runs it will */
@@ -585,6 +624,7 @@ reconcile_dispatcher_main(Datum main_arg)
 	dlist_init(&self.loops);
 	self.due = due_create(self.context);
 	handout_init();
+	lend_dispatcher_init();
 	rotate_init();
 
 	if (!open_ring())

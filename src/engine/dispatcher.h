@@ -6,6 +6,7 @@
  *		terms.c			leases of its loops
  *		resync.c		their tickers
  *		handout.c		jobs
+ *		lend_answer.c	entities for outside workers
  *		pool.c			executor slots
  *		rotate.c		rotation of the mark segments
  */
@@ -55,6 +56,8 @@ typedef struct Dispatcher
 	MemoryContext turn;			/* reset each turn */
 	bool		reload_owed;
 	bool		rescan_owed;
+	bool		ring_emptied;	/* in this turn */
+	bool		caught_up;		/* in this turn, with all that was sent before it */
 	TimestampTz retry_at;		/* of owed work that failed */
 	bool		leases_changed;	/* contend for those that we do not have */
 	bool		prepared;		/* look again until no prepared transaction with marks is left */

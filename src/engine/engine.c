@@ -13,6 +13,7 @@
 #include "core/duration.h"
 #include "core/wake.h"
 #include "engine/engine.h"
+#include "engine/lend.h"
 #include "engine/shmem.h"
 #include "engine/wakeup.h"
 #include "lease/lease.h"
@@ -43,6 +44,7 @@ void
 engine_init(void)
 {
 	shmem_init();
+	lend_init();
 	launcher_register();
 	ddl_init();
 	wake_hook = wakeup_send;

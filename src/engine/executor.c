@@ -230,6 +230,7 @@ job_run(ExecJob *job)
 	job->result = run.result;
 	job->sqlstate = run.sqlstate;
 	job->attempt = run.attempt;
+	job->claimed_until = run.claimed_until;
 	job->has_look = run.has_look;
 	job->look = run.look;
 }

@@ -128,6 +128,10 @@ finished(JobTrack *track, ExecJob *job, TimestampTz now)
 			if (loop->leading && loop->epoch == job->epoch)
 				terms_end(loop, now);
 			break;
+		case RUN_CLAIMED:
+			due_return(dispatcher->due, track->entity,
+					   job->claimed_until != 0 ? job->claimed_until : clock_add_ms(now, BUSY_LOOK_MS), now);
+			break;
 		case RUN_NO_FUNCTION:
 			if (job->entity_id[0] == '\0' && job->rules.lister[0] != '\0')
 			{

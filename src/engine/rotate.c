@@ -96,7 +96,8 @@ move_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void
 		move->left++;
 		return;
 	}
-	if (dispatcher_loop_runs(loop, move->now) && ref->due_at < clock_add_ms(move->now, SOON_MS) && entity != NULL)
+	/* what only outside workers answer may wait for long */
+	if (loop->rules.reconciler[0] != '\0' && dispatcher_loop_runs(loop, move->now) && ref->due_at < clock_add_ms(move->now, SOON_MS) && entity != NULL)
 	{
 		move->left++;
 		return;

@@ -14,6 +14,7 @@
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/guc.h"
+#include "engine/lend.h"
 #include "engine/engine.h"
 #include "engine/shmem.h"
 
@@ -47,6 +48,7 @@ shmem_request(void)
 	if (next_shmem_request)
 		next_shmem_request();
 	RequestAddinShmemSpace(engine_size());
+	RequestAddinShmemSpace(lend_shmem_size());
 	RequestNamedLWLockTranche("reconcile", 1 + ENGINE_DATABASES);
 }
 
@@ -91,6 +93,7 @@ shmem_startup(void)
 		for (int i = 0; i < engine->nslots; i++)
 			SpinLockInit(&engine_slot(i)->mutex);
 	}
+	lend_shmem_attach();
 	LWLockRelease(AddinShmemInitLock);
 }
 

@@ -109,6 +109,7 @@ typedef struct ExecJob
 	RunResult	result;
 	int			sqlstate;
 	int			attempt;
+	TimestampTz claimed_until;	/* RUN_CLAIMED: 0 = not known */
 	bool		has_look;
 	MarkRef		look;
 } ExecJob;

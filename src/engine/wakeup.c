@@ -78,12 +78,15 @@ wakeup_send(const Wake *wake, bool prepared)
 	{
 		for (int i = 0; i < wake->nmarks; i++)
 			push(db, ring, &wake->marks[i]);
+		for (int i = 0; i < wake->ngone; i++)
+			push(db, ring, &wake->gone[i]);
 		for (int i = 0; i < MARK_SEGMENTS; i++)
 		{
 			WakeMark	range;
 
 			if (!wake->ranged[i])
 				continue;
+			range.gone = false;
 			range.segment = i;
 			range.offset = InvalidOffsetNumber;
 			range.block = wake->first_block[i];

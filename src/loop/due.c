@@ -57,7 +57,6 @@ due_create(MemoryContext parent)
 
 	set->context = context;
 	set->entities = duehash_create(context, 256, NULL);
-	set->timers = pairingheap_allocate(timer_compare, NULL);
 	dlist_init(&set->loops);
 	MemoryContextSwitchTo(old);
 	return set;
@@ -84,6 +83,8 @@ due_loop(DueSet *set, const char *loop_name)
 	loop = MemoryContextAllocZero(set->context, sizeof(DueLoop));
 	strlcpy(loop->loop_name, loop_name, sizeof(loop->loop_name));
 	dlist_init(&loop->ready);
+	loop->timers = MemoryContextAllocZero(set->context, sizeof(pairingheap));
+	loop->timers->ph_compare = timer_compare;
 	dlist_push_tail(&set->loops, &loop->link);
 	return loop;
 }
@@ -106,7 +107,7 @@ unplace(DueSet *set, DueEntity *entity)
 	switch (entity->state)
 	{
 		case DUE_WAITING:
-			pairingheap_remove(set->timers, &entity->link.heap);
+			pairingheap_remove(entity->loop->timers, &entity->link.heap);
 			entity->loop->nwaiting--;
 			break;
 		case DUE_READY:
@@ -155,7 +156,7 @@ place(DueSet *set, DueEntity *entity, TimestampTz now)
 	else
 	{
 		entity->state = DUE_WAITING;
-		pairingheap_add(set->timers, &entity->link.heap);
+		pairingheap_add(entity->loop->timers, &entity->link.heap);
 		entity->loop->nwaiting++;
 	}
 }
@@ -286,35 +287,53 @@ due_add(DueSet *set, DueLoop *loop, const char *entity_id, const MarkRef *ref, T
 		if (ref->due_at <= now)
 			loop->coalesced++;
 	}
-	else if (entity->state == DUE_WAITING && ref->due_at < entity->due_at)
+	else if (entity->state == DUE_WAITING && (ref->due_at < entity->due_at || mark_is_look(ref->kind)))
 	{
-		/* a fresh trigger does not wait for the backoff, but for a lock that was busy */
+		/* a fresh trigger does not wait for the backoff, but for who has the entity; his look says that he is done */
+		if (mark_is_look(ref->kind))
+			entity->not_before = 0;
 		unplace(set, entity);
 		place(set, entity, now);
 	}
 	return entity;
 }
 
-void
-due_advance(DueSet *set, TimestampTz now)
+TimestampTz
+due_loop_next(DueLoop *loop)
 {
-	while (!pairingheap_is_empty(set->timers))
-	{
-		DueEntity  *entity = pairingheap_container(DueEntity, link.heap, pairingheap_first(set->timers));
-
-		if (entity->due_at > now)
-			break;
-		unplace(set, entity);
-		place(set, entity, now);
-	}
+	if (pairingheap_is_empty(loop->timers))
+		return DT_NOEND;
+	return pairingheap_container(DueEntity, link.heap, pairingheap_first(loop->timers))->due_at;
 }
 
 TimestampTz
-due_next(const DueSet *set)
+due_next(DueSet *set)
 {
-	if (pairingheap_is_empty(set->timers))
-		return DT_NOEND;
-	return pairingheap_container(DueEntity, link.heap, pairingheap_first(set->timers))->due_at;
+	TimestampTz next = DT_NOEND;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &set->loops)
+		next = Min(next, due_loop_next(dlist_container(DueLoop, link, iter.cur)));
+	return next;
+}
+
+void
+due_advance(DueSet *set, TimestampTz now)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &set->loops)
+	{
+		DueLoop    *loop = dlist_container(DueLoop, link, iter.cur);
+
+		while (due_loop_next(loop) <= now)
+		{
+			DueEntity  *entity = pairingheap_container(DueEntity, link.heap, pairingheap_first(loop->timers));
+
+			unplace(set, entity);
+			place(set, entity, now);
+		}
+	}
 }
 
 /* ----------------------------------------------------------------
@@ -334,6 +353,14 @@ due_first(DueLoop *loop)
 	if (dlist_is_empty(&loop->ready))
 		return NULL;
 	return dlist_container(DueEntity, link.queue, dlist_head_node(&loop->ready));
+}
+
+DueEntity *
+due_after(DueEntity *entity)
+{
+	if (!dlist_has_next(&entity->loop->ready, &entity->link.queue))
+		return NULL;
+	return dlist_container(DueEntity, link.queue, dlist_next_node(&entity->loop->ready, &entity->link.queue));
 }
 
 void
@@ -414,6 +441,21 @@ due_excess(DueEntity *entity, TimestampTz now, MarkRef **refs)
 	return n;
 }
 
+/* The first "kept" of its marks stay. */
+static void
+set_count(DueEntity *entity, int kept)
+{
+	entity->nmarks = kept;
+	if (kept <= 1 && entity->marks != NULL)
+	{
+		if (kept == 1)
+			entity->first = entity->marks[0];
+		pfree(entity->marks);
+		entity->marks = NULL;
+		entity->capacity = 0;
+	}
+}
+
 /* Removes the marks for which gone() holds. */
 static void
 remove_marks(DueEntity *entity, bool (*gone) (const DueMark *mark))
@@ -426,15 +468,7 @@ remove_marks(DueEntity *entity, bool (*gone) (const DueMark *mark))
 		if (!gone(&marks[i]))
 			marks[kept++] = marks[i];
 	}
-	entity->nmarks = kept;
-	if (kept <= 1 && entity->marks != NULL)
-	{
-		if (kept == 1)
-			entity->first = entity->marks[0];
-		pfree(entity->marks);
-		entity->marks = NULL;
-		entity->capacity = 0;
-	}
+	set_count(entity, kept);
 }
 
 static bool
@@ -495,6 +529,27 @@ due_return(DueSet *set, DueEntity *entity, TimestampTz not_before, TimestampTz n
 		marks[i].taken = false;
 	entity->not_before = not_before;
 	place(set, entity, now);
+}
+
+void
+due_gone(DueSet *set, DueEntity *entity, const MarkRef *ref, TimestampTz now)
+{
+	DueMark    *marks = marks_of(entity);
+	bool		running = entity->state == DUE_RUNNING;
+	int			kept = 0;
+
+	if (!running)
+		unplace(set, entity);
+	for (int i = 0; i < entity->nmarks; i++)
+	{
+		if (marks[i].taken || !same_place(&marks[i].ref, ref))
+			marks[kept++] = marks[i];
+	}
+	set_count(entity, kept);
+	/* whoever had the entity has let go of it */
+	entity->not_before = 0;
+	if (!running)
+		place(set, entity, now);
 }
 
 bool
@@ -567,6 +622,7 @@ due_forget_loop(DueSet *set, DueLoop *loop)
 	if (loop->nrunning == 0)
 	{
 		dlist_delete(&loop->link);
+		pfree(loop->timers);
 		pfree(loop);
 	}
 }

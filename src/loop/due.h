@@ -40,6 +40,7 @@ typedef struct DueLoop
 	dlist_node	link;			/* in the set's list of loops */
 	char		loop_name[RECONCILER_ID_MAX + 1];
 	dlist_head	ready;			/* DueEntity, oldest first */
+	pairingheap *timers;		/* DueEntity that wait, earliest first */
 	int64		nready;
 	int64		nwaiting;
 	int64		nrunning;
@@ -69,7 +70,6 @@ typedef struct DueSet
 {
 	MemoryContext context;
 	struct duehash_hash *entities;
-	pairingheap *timers;
 	dlist_head	loops;
 } DueSet;
 
@@ -93,10 +93,12 @@ extern DueEntity *due_add(DueSet *set, DueLoop *loop, const char *entity_id,
 extern void due_advance(DueSet *set, TimestampTz now);
 
 /* When the next one becomes ready; DT_NOEND: nothing waits. */
-extern TimestampTz due_next(const DueSet *set);
+extern TimestampTz due_next(DueSet *set);
+extern TimestampTz due_loop_next(DueLoop *loop);
 
-/* The loop's oldest ready entity; NULL: none is ready. */
+/* The loop's oldest ready entity, and the one after it; NULL: none is ready. */
 extern DueEntity *due_first(DueLoop *loop);
+extern DueEntity *due_after(DueEntity *entity);
 
 /*
  * Takes an entity that is ready, and makes the list of marks that its run
@@ -125,6 +127,9 @@ extern void due_answered(DueSet *set, DueEntity *entity, const MarkRef *look, Ti
 
 /* The run was given back: again, not before the given time. */
 extern void due_return(DueSet *set, DueEntity *entity, TimestampTz not_before, TimestampTz now);
+
+/* The mark is gone from its segment, and need not be waited for. */
+extern void due_gone(DueSet *set, DueEntity *entity, const MarkRef *ref, TimestampTz now);
 
 /* The mark was moved to another place; false: it is not in the set. */
 extern bool due_moved(DueEntity *entity, const MarkRef *from, const MarkRef *to);

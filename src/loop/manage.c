@@ -25,6 +25,7 @@
 #include "core/ident.h"
 #include "core/plan.h"
 #include "core/wake.h"
+#include "loop/entity.h"
 #include "loop/idset.h"
 #include "loop/loop.h"
 #include "loop/mark.h"
@@ -284,7 +285,7 @@ reconcile_forget(PG_FUNCTION_ARGS)
 	/* a mark that we delete must not stand for one that commits after we looked */
 	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity_id);
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-	remembered = run_forget_entity(loop_name, entity_id);
+	remembered = entity_delete(loop_name, entity_id);
 	deleted = loop_delete_marks(loop_name, entity_id);
 	PG_RETURN_BOOL(remembered || deleted > 0);
 }

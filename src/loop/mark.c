@@ -121,24 +121,41 @@ insert_one(Relation rel, int segment, const char *loop_name, const char *entity_
 	table_close(rel, NoLock);	/* the lock stays until the transaction ends */
 }
 
+/* Inserts in the segment that is current. */
+static void
+insert_and_wake(const char *loop_name, const char *entity_id, MarkRef *mark, bool wake)
+{
+	int			segment;
+	Relation	rel = segment_open_for_insert(&segment);
+	ItemPointerData tid;
+
+	insert_one(rel, segment, loop_name, entity_id, mark);
+	if (wake)
+	{
+		ItemPointerSet(&tid, mark->block, mark->offset);
+		wake_mark(mark->segment, &tid);
+	}
+}
+
 void
 mark_insert(const char *loop_name, const char *entity_id, MarkKind kind,
 			TimestampTz due_at, bool wake, MarkRef *ref)
 {
-	int			segment;
-	Relation	rel = segment_open_for_insert(&segment);
 	MarkRef		mark;
-	ItemPointerData tid;
 
 	ref_init(&mark, kind, due_at, clock_now());
-	insert_one(rel, segment, loop_name, entity_id, &mark);
-	if (wake)
-	{
-		ItemPointerSet(&tid, mark.block, mark.offset);
-		wake_mark(mark.segment, &tid);
-	}
+	insert_and_wake(loop_name, entity_id, &mark, wake);
 	if (ref != NULL)
 		*ref = mark;
+}
+
+void
+mark_insert_claim(const char *loop_name, const char *entity_id, int64 epoch,
+				  TimestampTz due_at, MarkRef *ref)
+{
+	ref_init(ref, MARK_CLAIM, due_at, clock_now());
+	ref->number = epoch;
+	insert_and_wake(loop_name, entity_id, ref, true);
 }
 
 void
@@ -257,6 +274,27 @@ mark_visible(const char *loop_name, const char *entity_id, const MarkRef *ref, S
 	return visible;
 }
 
+bool
+mark_any_visible(const char *loop_name, const char *entity_id, const MarkRef *refs, int n, bool *triggered)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		any = false;
+
+	*triggered = false;
+	for (int i = 0; i < n && !*triggered; i++)
+	{
+		if (any && refs[i].kind != MARK_TRIGGER)
+			continue;
+		if (mark_visible(loop_name, entity_id, &refs[i], snapshot))
+		{
+			any = true;
+			*triggered = refs[i].kind == MARK_TRIGGER;
+		}
+	}
+	UnregisterSnapshot(snapshot);
+	return any;
+}
+
 static int
 delete_marks(const char *loop_name, const char *entity_id, const MarkRef *refs, int n, bool wait)
 {
@@ -333,9 +371,19 @@ visit_slot(int segment, TupleTableSlot *slot, MarkVisitor visit, void *arg)
 	visit(loop_name, entity_id, &ref, arg);
 }
 
-void
-mark_scan(int segment, BlockNumber first, BlockNumber last, Snapshot snapshot,
-		  MarkVisitor visit, void *arg)
+/* Was the row inserted by this transaction? */
+static bool
+is_own(TupleTableSlot *slot)
+{
+	bool		isnull;
+
+	return TransactionIdIsCurrentTransactionId(DatumGetTransactionId(
+																	 slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull)));
+}
+
+static void
+scan_blocks(int segment, BlockNumber first, BlockNumber last, Snapshot snapshot, bool own,
+			MarkVisitor visit, void *arg)
 {
 	Relation	rel = segment_open(segment, AccessShareLock);
 	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
@@ -352,6 +400,8 @@ mark_scan(int segment, BlockNumber first, BlockNumber last, Snapshot snapshot,
 		while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
 		{
 			CHECK_FOR_INTERRUPTS();
+			if (own && !is_own(slot))
+				continue;
 			slot_getallattrs(slot);
 			visit_slot(segment, slot, visit, arg);
 		}
@@ -359,6 +409,13 @@ mark_scan(int segment, BlockNumber first, BlockNumber last, Snapshot snapshot,
 		ExecDropSingleTupleTableSlot(slot);
 	}
 	table_close(rel, AccessShareLock);
+}
+
+void
+mark_scan(int segment, BlockNumber first, BlockNumber last, Snapshot snapshot,
+		  MarkVisitor visit, void *arg)
+{
+	scan_blocks(segment, first, last, snapshot, false, visit, arg);
 }
 
 void
@@ -379,6 +436,42 @@ mark_visit_one(int segment, BlockNumber block, OffsetNumber offset, Snapshot sna
 		visit_slot(segment, slot, visit, arg);
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(rel, AccessShareLock);
+}
+
+typedef struct OwnMarks
+{
+	const char *loop_name;
+	bool		(*matches) (const char *entity_id, void *arg);
+	void	   *arg;
+} OwnMarks;
+
+static void
+delete_own(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
+{
+	OwnMarks   *own = arg;
+
+	if (ref->kind == MARK_TRIGGER && strcmp(loop_name, own->loop_name) == 0 &&
+		own->matches(entity_id, own->arg))
+		(void) mark_delete(loop_name, entity_id, ref, 1);
+}
+
+void
+mark_delete_own(const char *loop_name, bool (*matches) (const char *entity_id, void *arg), void *arg)
+{
+	const Wake *wake = wake_pending();
+	OwnMarks	own = {loop_name, matches, arg};
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+	for (int i = 0; i < wake->nmarks; i++)
+		mark_visit_one(wake->marks[i].segment, wake->marks[i].block, wake->marks[i].offset, snapshot,
+					   delete_own, &own);
+	for (int segment = 0; segment < MARK_SEGMENTS; segment++)
+	{
+		if (wake->ranged[segment])
+			scan_blocks(segment, wake->first_block[segment], wake->last_block[segment], snapshot, true,
+						delete_own, &own);
+	}
+	UnregisterSnapshot(snapshot);
 }
 
 BlockNumber

@@ -56,6 +56,10 @@ extern int	(*mark_current_segment_hook) (void);
 extern void mark_insert(const char *loop_name, const char *entity_id, MarkKind kind,
 						TimestampTz due_at, bool wake, MarkRef *ref);
 
+/* The mark of a claim's deadline, whose number is the claim's epoch; wakes. */
+extern void mark_insert_claim(const char *loop_name, const char *entity_id, int64 epoch,
+							  TimestampTz due_at, MarkRef *ref);
+
 /* The same for many, with one insert; due_at[i] may be NULL for "all now". */
 extern void mark_insert_many(const char *loop_name, int n, const char *const *entity_ids,
 							 MarkKind kind, const TimestampTz *due_at);
@@ -66,6 +70,16 @@ extern void mark_copy(const char *loop_name, const char *entity_id, const MarkRe
 
 /* Is the mark still there, by this snapshot? */
 extern bool mark_visible(const char *loop_name, const char *entity_id, const MarkRef *ref, Snapshot snapshot);
+
+/* Is one of them still there; and is one that is a trigger? */
+extern bool mark_any_visible(const char *loop_name, const char *entity_id, const MarkRef *refs, int n,
+							 bool *triggered);
+
+/*
+ * Deletes the triggers of the loop that this transaction itself made, where
+ * matches() holds for the entity.
+ */
+extern void mark_delete_own(const char *loop_name, bool (*matches) (const char *entity_id, void *arg), void *arg);
 
 /*
  * Deletes the marks that are still there and belong to (loop, entity); returns

@@ -33,49 +33,13 @@
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/errors.h"
-#include "core/plan.h"
 #include "fence/fence.h"
+#include "loop/claim.h"
+#include "loop/entity.h"
 #include "loop/lister.h"
 #include "loop/run.h"
 
-#define ERROR_TEXT_MAX		4096	/* bytes kept of an error's message */
 #define TERMINATE_AFTER_MS	5000	/* from SIGINT at the timeout to SIGTERM */
-
-enum
-{
-	PLAN_ENTITY_READ,
-	PLAN_ENTITY_FAILED,
-	PLAN_ENTITY_DELETE
-};
-
-static SqlPlan plans[] = {
-	[PLAN_ENTITY_READ] = {
-		"SELECT e.failures, e.died_of FROM reconcile.entity e"
-		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) $2",
-		2, {TEXTOID, TEXTOID}
-	},
-	[PLAN_ENTITY_FAILED] = {
-		"INSERT INTO reconcile.entity AS e (loop_name, entity_id, failures, died_of, last_sqlstate, last_error, last_failed_at)"
-		" VALUES ($1, $2, $3, $4, $5, $6, $7)"
-		" ON CONFLICT (loop_name, entity_id) DO UPDATE SET failures = EXCLUDED.failures, died_of = EXCLUDED.died_of,"
-		" last_sqlstate = EXCLUDED.last_sqlstate, last_error = EXCLUDED.last_error, last_failed_at = EXCLUDED.last_failed_at",
-		7, {TEXTOID, TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID}
-	},
-	[PLAN_ENTITY_DELETE] = {
-		"DELETE FROM reconcile.entity e"
-		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) $2",
-		2, {TEXTOID, TEXTOID}
-	}
-};
-
-/* What the entity's row says. */
-typedef struct EntityFacts
-{
-	bool		remembered;		/* there is a row */
-	int			failures;
-	bool		dead;
-	bool		dead_of_crash;
-} EntityFacts;
 
 static LoopRun *current = NULL;
 
@@ -231,104 +195,9 @@ run_timed_out(void)
 }
 
 /* ----------------------------------------------------------------
- * Entity row
- * ----------------------------------------------------------------
- */
-
-static void
-entity_key(const LoopRun *run, Datum *values)
-{
-	values[0] = CStringGetTextDatum(run->rules->loop_name);
-	values[1] = CStringGetTextDatum(run->entity_id);
-}
-
-static EntityFacts
-entity_read(const LoopRun *run)
-{
-	EntityFacts facts = {0};
-	SqlScope	scope;
-	Datum		values[2];
-
-	entity_key(run, values);
-	sql_begin(&scope);
-	if (sql_run_latest(&plans[PLAN_ENTITY_READ], values, NULL) > 0)
-	{
-		bool		isnull;
-		Datum		died_of = sql_value(0, 2, &isnull);
-
-		facts.remembered = true;
-		facts.failures = DatumGetInt32(sql_value(0, 1, NULL));
-		facts.dead = !isnull;
-		facts.dead_of_crash = !isnull && strcmp(TextDatumGetCString(died_of), "crash") == 0;
-	}
-	sql_end(&scope);
-	return facts;
-}
-
-bool
-run_forget_entity(const char *loop_name, const char *entity_id)
-{
-	SqlScope	scope;
-	Datum		values[2];
-	bool		remembered;
-
-	values[0] = CStringGetTextDatum(loop_name);
-	values[1] = CStringGetTextDatum(entity_id);
-	sql_begin(&scope);
-	remembered = sql_run_latest(&plans[PLAN_ENTITY_DELETE], values, NULL) > 0;
-	sql_end(&scope);
-	return remembered;
-}
-
-static void
-entity_failed(const LoopRun *run, const RunDecision *decision, const ErrorData *error)
-{
-	SqlScope	scope;
-	Datum		values[7];
-	char		nulls[7] = {' ', ' ', ' ', ' ', ' ', ' ', ' '};
-	const char *message = error->message != NULL ? error->message : "";
-	int			length = pg_mbcliplen(message, strlen(message), ERROR_TEXT_MAX);
-
-	entity_key(run, values);
-	values[2] = Int32GetDatum(decision->failures);
-	values[3] = decision->died_of ? CStringGetTextDatum(decision->died_of) : (Datum) 0;
-	nulls[3] = decision->died_of ? ' ' : 'n';
-	values[4] = CStringGetTextDatum(unpack_sql_state(error->sqlerrcode));
-	/* an error that came from outside may be in any encoding */
-	values[5] = PointerGetDatum(cstring_to_text_with_len(message,
-														 pg_verify_mbstr(GetDatabaseEncoding(), message, length, true) ? length : 0));
-	values[6] = TimestampTzGetDatum(clock_now());
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_ENTITY_FAILED], values, nulls);
-	sql_end(&scope);
-}
-
-/* ----------------------------------------------------------------
  * The run
  * ----------------------------------------------------------------
  */
-
-/* Which of the run's marks are still there, and is one of them a fresh trigger? */
-static bool
-any_mark_visible(const LoopRun *run, bool *triggered)
-{
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	bool		any = false;
-
-	*triggered = false;
-	for (int i = 0; i < run->nmarks && !*triggered; i++)
-	{
-		if (any && run->marks[i].kind != MARK_TRIGGER)
-			continue;
-		if (mark_visible(run->rules->loop_name, run->entity_id, &run->marks[i], snapshot))
-		{
-			any = true;
-			*triggered = run->marks[i].kind == MARK_TRIGGER;
-		}
-	}
-	UnregisterSnapshot(snapshot);
-	return any;
-}
 
 static void
 call_reconciler(const LoopRun *run, Oid function, RunFacts *facts)
@@ -397,7 +266,7 @@ insert_look(LoopRun *run, const RunDecision *decision, MarkKind kind)
 
 /* The function returned: acknowledge, and write the next look. */
 static void
-book_success(LoopRun *run, const EntityFacts *entity, RunFacts *facts)
+book_success(LoopRun *run, const Entity *entity, RunFacts *facts)
 {
 	RunDecision decision = decide_run(run->rules, facts);
 
@@ -408,7 +277,7 @@ book_success(LoopRun *run, const EntityFacts *entity, RunFacts *facts)
 	if (!run_is_resync(run))
 		insert_look(run, &decision, MARK_LOOK);
 	if (entity->remembered)
-		(void) run_forget_entity(run->rules->loop_name, run->entity_id);
+		(void) entity_delete(run->rules->loop_name, run->entity_id);
 }
 
 /*
@@ -430,7 +299,7 @@ bound_to_term(const LoopRun *run)
 void
 run_book_failure(LoopRun *run, const ErrorData *error)
 {
-	EntityFacts entity;
+	Entity		entity;
 	LoopRules	rules;
 	RunFacts	facts = {0};
 	RunDecision decision;
@@ -439,7 +308,7 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 	run->outcome = RUN_NOT_LEADER;
 	if (!bound_to_term(run))
 		return;					/* the next leader runs it anew */
-	entity = entity_read(run);
+	entity_read(run->rules->loop_name, run->entity_id, &entity);
 
 	facts.failed = true;
 	facts.sqlstate = error->sqlerrcode;
@@ -458,7 +327,8 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 	if (mark_delete(run->rules->loop_name, run->entity_id, run->marks, run->nmarks) == 0)
 		return;
 	insert_look(run, &decision, MARK_BACKOFF);
-	entity_failed(run, &decision, error);
+	entity_failed(run->rules->loop_name, run->entity_id, decision.failures, decision.died_of,
+				  error->sqlerrcode, error->message);
 
 	ereport(LOG,
 			(errmsg("run of loop \"%s\", entity \"%s\" failed: SQLSTATE %s, %d in a row%s",
@@ -504,12 +374,41 @@ call_in_subtransaction(LoopRun *run, Oid function, RunFacts *facts)
 	return false;
 }
 
+/*
+ * There is an outside worker's claim.  False if the run is none: the claim
+ * stands, somebody is just ending it, or the entity died of it.
+ */
+static bool
+claim_over(LoopRun *run, Entity *entity, bool triggered)
+{
+	const LoopRules *rules = run->rules;
+	TimestampTz now;
+
+	run->outcome = RUN_CLAIMED;
+	run->claimed_until = 0;
+	if (!entity_lock(rules->loop_name, run->entity_id, false, entity))
+		return false;
+	now = clock_now();
+	if (entity->claimed && entity_claim_live(rules, &entity->claim, now))
+	{
+		run->claimed_until = entity->claim.expires_at;
+		return false;
+	}
+	run->outcome = RUN_DROPPED;
+	if (!claim_settle(rules, run->entity_id, entity, triggered))
+	{
+		mark_delete(rules->loop_name, run->entity_id, run->marks, run->nmarks);
+		return false;
+	}
+	return true;
+}
+
 void
 run_execute(LoopRun *run)
 {
 	const LoopRules *rules = run->rules;
 	RunFacts	facts = {0};
-	EntityFacts entity;
+	Entity		entity;
 	bool		triggered;
 	LoopFunction which;
 	Oid			function;
@@ -519,9 +418,11 @@ run_execute(LoopRun *run)
 	run->outcome = RUN_DROPPED;
 	run_begin(run);
 
-	if (!any_mark_visible(run, &triggered))
+	if (!mark_any_visible(rules->loop_name, run->entity_id, run->marks, run->nmarks, &triggered))
 		return;
-	entity = entity_read(run);
+	entity_read(rules->loop_name, run->entity_id, &entity);
+	if (entity.claimed && !claim_over(run, &entity, triggered))
+		return;
 	if (entity.dead && (entity.dead_of_crash || !triggered))
 	{
 		/* a look or a resync revives nobody; triggers on one that died of crashes are kept */

@@ -24,6 +24,7 @@ typedef enum RunOutcome
 	RUN_DONE,					/* it ran; see result */
 	RUN_DROPPED,				/* nothing asked for it: marks gone, or dead and none revives */
 	RUN_NOT_LEADER,				/* the lease is not (or no longer) the given one; nothing consumed */
+	RUN_CLAIMED,				/* an outside worker has it; nothing consumed */
 	RUN_NO_FUNCTION				/* the loop's function is gone or may not be called; nothing consumed */
 } RunOutcome;
 
@@ -44,6 +45,7 @@ typedef struct LoopRun
 	int			attempt;		/* of this run, from 1 */
 	TimestampTz deadline;		/* by the loop's timeout; 0 = none */
 	int			sqlstate;		/* of a failure */
+	TimestampTz claimed_until;	/* RUN_CLAIMED: the claim's deadline; 0 = not known */
 	bool		has_look;
 	MarkRef		look;			/* the next look; not sent to the ring */
 } LoopRun;
@@ -69,9 +71,6 @@ extern void run_execute(LoopRun *run);
  * otherwise RUN_NOT_LEADER, and nothing is consumed.
  */
 extern void run_book_failure(LoopRun *run, const ErrorData *error);
-
-/* Deletes what is remembered of an entity (failures, death); true if anything was. */
-extern bool run_forget_entity(const char *loop_name, const char *entity_id);
 
 /* Is it the run of the empty id in a loop with a lister?  It calls that. */
 extern bool run_is_resync(const LoopRun *run);

@@ -13,27 +13,37 @@ WITH visible AS MATERIALIZED (
     SELECT pg_catalog.clock_timestamp() AS now
 ), marked AS MATERIALIZED (
     SELECT m.loop_name, m.entity_id,
-           pg_catalog.min(m.due_at) AS due_at,
+           pg_catalog.min(m.due_at) FILTER (WHERE m.kind <> 'c') AS due_at,
+           pg_catalog.min(m.due_at) FILTER (WHERE m.kind = 'c') AS deadline,
            pg_catalog.bool_or(m.kind = 't') AS triggered,
            pg_catalog.max(m.made_at) FILTER (WHERE m.kind IN ('l', 'b')) AS ran_at
       FROM reconcile.mark m
      GROUP BY m.loop_name, m.entity_id
 ), running AS MATERIALIZED (
     SELECT r.loop_name, r.entity_id, pg_catalog.max(r.started_at) AS started_at
-      FROM reconcile.running() r
+      FROM (SELECT n.loop_name, n.entity_id, n.started_at FROM reconcile.running() n
+            UNION ALL
+            SELECT e.loop_name, e.entity_id, e.claimed_at
+              FROM reconcile.entity e
+              JOIN reconcile.loop l ON l.loop_name = e.loop_name
+              CROSS JOIN clock c
+              LEFT JOIN reconcile.lease t ON t.reconciler_id = e.loop_name
+             WHERE e.claim_expires_at > c.now
+               AND (l.lease_ttl_ms IS NULL OR (t.epoch = e.claim_lease_epoch AND t.expires_at > c.now))) r
      GROUP BY r.loop_name, r.entity_id
 ), known AS (
     SELECT m.loop_name, m.entity_id FROM marked m
     UNION SELECT e.loop_name, e.entity_id FROM reconcile.entity e WHERE e.died_of IS NOT NULL
     UNION SELECT r.loop_name, r.entity_id FROM running r
 ), judged AS (
-    SELECT v.loop_name, k.entity_id, m.due_at, v.may_see_errors, e.failures, e.last_error, e.last_sqlstate,
-           GREATEST(e.last_failed_at, m.ran_at, r.started_at) AS last_run_at,
+    SELECT v.loop_name, k.entity_id, COALESCE(m.due_at, CASE WHEN r.loop_name IS NULL THEN m.deadline END) AS due_at,
+           v.may_see_errors, e.failures, e.last_error, e.last_sqlstate,
+           GREATEST(e.last_failed_at, e.claimed_at, m.ran_at, r.started_at) AS last_run_at,
            CASE
                WHEN r.loop_name IS NOT NULL THEN 'running'
                -- a fresh trigger will run it, unless it died of crashes
                WHEN e.died_of IS NOT NULL AND (e.died_of = 'crash' OR m.triggered IS NOT TRUE) THEN 'dead'
-               WHEN m.due_at <= c.now THEN 'ready'
+               WHEN LEAST(m.due_at, m.deadline) <= c.now THEN 'ready'
                WHEN e.failures > 0 THEN 'retrying'
                ELSE 'waiting'
            END AS state

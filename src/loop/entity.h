@@ -1,0 +1,66 @@
+/*
+ * entity.h
+ *		What is remembered of an entity beyond its next look: the rows of
+ *		reconcile.entity.
+ *
+ * Most entities have none.  A claim counts as a failure from when it is made
+ * until its worker reports, so one that is lost has been counted.
+ */
+#ifndef RECONCILE_ENTITY_H
+#define RECONCILE_ENTITY_H
+
+#include "datatype/timestamp.h"
+
+#include "core/ident.h"
+#include "loop/loop.h"
+#include "loop/mark.h"
+
+/* An outside worker's claim, as its row has it. */
+typedef struct EntityClaim
+{
+	int64		epoch;
+	char		holder_id[HOLDER_ID_MAX + 1];
+	TimestampTz expires_at;
+	int64		lease_epoch;	/* of a leased loop; else 0 */
+	MarkRef		mark;			/* of its deadline: number and place; it may have been moved since */
+} EntityClaim;
+
+typedef struct Entity
+{
+	bool		remembered;		/* there is a row */
+	int			failures;
+	bool		dead;
+	bool		dead_of_crash;
+	bool		claimed;		/* there is a claim, live or over */
+	EntityClaim claim;
+} Entity;
+
+/* With the newest snapshot, without a lock. */
+extern void entity_read(const char *loop_name, const char *entity_id, Entity *entity);
+
+/*
+ * Reads the row that was read before, locking it.  With wait = false, false when
+ * somebody else has locked or deleted it; otherwise false when it is gone.
+ */
+extern bool entity_lock(const char *loop_name, const char *entity_id, bool wait, Entity *entity);
+
+/* Does the claim stand now, under the loop's current term? */
+extern bool entity_claim_live(const LoopRules *rules, const EntityClaim *claim, TimestampTz now);
+
+/* A failure; it ends a claim.  The message may be NULL, too long, or in any encoding. */
+extern void entity_failed(const char *loop_name, const char *entity_id, int failures,
+						  const char *died_of, int sqlstate, const char *message);
+
+/* A claim; "failures" counts it. */
+extern void entity_claim(const char *loop_name, const char *entity_id, int failures, const EntityClaim *claim);
+
+/* Takes its claim from an entity; with no failures left it is forgotten. */
+extern void entity_unclaim(const char *loop_name, const char *entity_id, int failures);
+
+/* Another deadline for the claim. */
+extern void entity_extend(const char *loop_name, const char *entity_id, const EntityClaim *claim);
+
+/* Deletes what is remembered of an entity; true if anything was. */
+extern bool entity_delete(const char *loop_name, const char *entity_id);
+
+#endif							/* RECONCILE_ENTITY_H */
