@@ -198,7 +198,7 @@ claim_hold(const LoopRules *rules, const char *entity_id, int64 epoch, Entity *e
 	if (made_here(epoch))
 		ereport(ERROR,
 				(errcode(ERRCODE_NOT_YET_DURABLE),
-				 errmsg("the claim with epoch " INT64_FORMAT " was made in this transaction", epoch),
+				 errmsg("the claim of entity \"%s\" was made in this transaction", entity_id),
 				 errhint("Commit it, do the work, and report in another transaction.")));
 	if (!entity_lock(rules->loop_name, entity_id, true, entity))
 		return false;

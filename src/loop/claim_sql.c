@@ -263,9 +263,8 @@ stale_claim(const char *loop_name, const char *entity_id, int64 epoch)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_STALE_CLAIM),
-			 errmsg("claim " INT64_FORMAT " of entity \"%s\" in loop \"%s\" does not stand",
-					epoch, entity_id, loop_name),
-			 errdetail("It ran out, was reported already, or the entity was claimed again."),
+			 errmsg("the claim of entity \"%s\" in loop \"%s\" does not stand", entity_id, loop_name),
+			 errdetail("Claim " INT64_FORMAT " ran out, was reported already, or the entity was claimed again.", epoch),
 			 errhint("Give up this attempt: somebody else may be at work.")));
 }
 
