@@ -25,6 +25,7 @@ OBJS = \
 	src/core/errors.o \
 	src/core/ident.o \
 	src/core/duration.o \
+	src/core/arrays.o \
 	src/core/install.o \
 	src/core/plan.o \
 	src/core/access.o \

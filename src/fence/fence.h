@@ -115,9 +115,9 @@ typedef enum FenceVerdict
 extern FenceVerdict fence_judge(bool leased, int64 current, bool live, int64 epoch);
 
 /*
- * 22023 when the mutation is larger than MUTATION_MAX_BYTES or deeper than
- * MUTATION_MAX_DEPTH.
+ * 22023, naming "arg", when the mutation is larger than MUTATION_MAX_BYTES or
+ * deeper than MUTATION_MAX_DEPTH.
  */
-extern void mutation_check(Jsonb *mutation);
+extern void mutation_check(Jsonb *mutation, const char *arg);
 
 #endif							/* RECONCILE_FENCE_H */
