@@ -45,6 +45,7 @@ OBJS = \
 	src/loop/claim.o \
 	src/loop/claim_sql.o \
 	src/loop/lister.o \
+	src/loop/repository.o \
 	src/loop/run.o \
 	src/loop/compact.o \
 	src/loop/run_loop.o \

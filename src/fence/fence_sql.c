@@ -3,8 +3,9 @@
  *		Fenced writes as SQL calls them, and the built-in repository behind them.
  *
  * In this order: the fence lock in share mode, the lease by the newest
- * snapshot, the entity's row.  Under the lock the epoch cannot change before we
- * commit, so the order of epochs that the row sees is the order of terms.
+ * snapshot, the entity's row, and the loop's repository function if it has one.
+ * Under the lock the epoch cannot change before we commit, so the order of
+ * epochs that the row sees is the order of terms.
  */
 #include "postgres.h"
 
@@ -27,22 +28,32 @@
 enum
 {
 	PLAN_UPDATE,
+	PLAN_RECORD,
 	PLAN_SEEN,
-	PLAN_UPSERT
+	PLAN_UPSERT,
+	PLAN_RECORD_FIRST
 };
 
 /* What a write makes of a row that is there, as the compare-and-swap allows. */
-#define APPLY \
+#define RECORD \
 	" SET last_epoch = $3, revision = r.revision OPERATOR(pg_catalog.+) 1," \
-	" state = reconcile.json_merge_patch(r.state, $4), updated_at = pg_catalog.clock_timestamp()"
+	" updated_at = pg_catalog.clock_timestamp()"
+#define MERGE \
+	", state = reconcile.json_merge_patch(r.state, $4)"
 
 static SqlPlan plans[] = {
 	/* the hot one: what a plain compare-and-swap would do */
 	[PLAN_UPDATE] = {
-		"UPDATE reconcile.resource r" APPLY
+		"UPDATE reconcile.resource r" RECORD MERGE
 		" WHERE r.reconciler_id OPERATOR(pg_catalog.=) $1 AND r.entity_id OPERATOR(pg_catalog.=) $2"
 		" AND r.last_epoch OPERATOR(pg_catalog.<=) $3",
 		4, {TEXTOID, TEXTOID, INT8OID, JSONBOID}
+	},
+	[PLAN_RECORD] = {
+		"UPDATE reconcile.resource r" RECORD
+		" WHERE r.reconciler_id OPERATOR(pg_catalog.=) $1 AND r.entity_id OPERATOR(pg_catalog.=) $2"
+		" AND r.last_epoch OPERATOR(pg_catalog.<=) $3",
+		3, {TEXTOID, TEXTOID, INT8OID}
 	},
 	[PLAN_SEEN] = {
 		"SELECT r.last_epoch FROM reconcile.resource r"
@@ -52,18 +63,29 @@ static SqlPlan plans[] = {
 	[PLAN_UPSERT] = {
 		"INSERT INTO reconcile.resource AS r (reconciler_id, entity_id, last_epoch, revision, state, updated_at)"
 		" VALUES ($1, $2, $3, 1, reconcile.json_merge_patch(NULL, $4), pg_catalog.clock_timestamp())"
-		" ON CONFLICT (reconciler_id, entity_id) DO UPDATE" APPLY
+		" ON CONFLICT (reconciler_id, entity_id) DO UPDATE" RECORD MERGE
 		" WHERE r.last_epoch OPERATOR(pg_catalog.<=) $3",
 		4, {TEXTOID, TEXTOID, INT8OID, JSONBOID}
+	},
+	[PLAN_RECORD_FIRST] = {
+		"INSERT INTO reconcile.resource AS r (reconciler_id, entity_id, last_epoch, revision, state, updated_at)"
+		" VALUES ($1, $2, $3, 1, '{}', pg_catalog.clock_timestamp())"
+		" ON CONFLICT (reconciler_id, entity_id) DO UPDATE" RECORD
+		" WHERE r.last_epoch OPERATOR(pg_catalog.<=) $3",
+		3, {TEXTOID, TEXTOID, INT8OID}
 	}
 };
 
+bool		(*fence_repository_hook) (const char *reconciler_id, FenceRepository *repository) = NULL;
+
 /*
  * Within sql_begin(), with the fence lock held: the compare-and-swap on the
- * entity's row.  false: the entity has seen the higher epoch *seen.
+ * entity's row, which with a repository keeps its state.  false: the entity has
+ * seen the higher epoch *seen.
  */
 static bool
-swap(const char *reconciler_id, const char *entity_id, int64 epoch, Jsonb *mutation, int64 *seen)
+swap(const char *reconciler_id, const char *entity_id, int64 epoch, Jsonb *mutation,
+	 bool repository, int64 *seen)
 {
 	Datum		values[4];
 
@@ -71,7 +93,7 @@ swap(const char *reconciler_id, const char *entity_id, int64 epoch, Jsonb *mutat
 	values[1] = CStringGetTextDatum(entity_id);
 	values[2] = Int64GetDatum(epoch);
 	values[3] = JsonbPGetDatum(mutation);
-	if (sql_run(&plans[PLAN_UPDATE], values, NULL) > 0)
+	if (sql_run(&plans[repository ? PLAN_RECORD : PLAN_UPDATE], values, NULL) > 0)
 		return true;
 	for (;;)
 	{
@@ -82,22 +104,35 @@ swap(const char *reconciler_id, const char *entity_id, int64 epoch, Jsonb *mutat
 				return false;
 		}
 		/* nothing there, or somebody has just inserted it */
-		if (sql_run(&plans[PLAN_UPSERT], values, NULL) > 0)
+		if (sql_run(&plans[repository ? PLAN_RECORD_FIRST : PLAN_UPSERT], values, NULL) > 0)
 			return true;
 	}
+}
+
+/* One write, and the call of the repository if there is one. */
+static bool
+write_through(const char *reconciler_id, const FenceRepository *repository, const char *entity_id,
+			  int64 epoch, Jsonb *mutation, int64 *seen)
+{
+	SqlScope	scope;
+	bool		applied;
+
+	sql_begin(&scope);
+	applied = swap(reconciler_id, entity_id, epoch, mutation, repository != NULL, seen);
+	sql_end(&scope);
+	if (applied && repository != NULL)
+		repository->call(repository->arg, entity_id, mutation);
+	return applied;
 }
 
 static bool
 resource_apply(const char *reconciler_id, const char *entity_id, int64 epoch,
 			   Jsonb *mutation, int64 *seen)
 {
-	SqlScope	scope;
-	bool		applied;
+	FenceRepository repository;
+	bool		has = fence_repository_hook(reconciler_id, &repository);
 
-	sql_begin(&scope);
-	applied = swap(reconciler_id, entity_id, epoch, mutation, seen);
-	sql_end(&scope);
-	return applied;
+	return write_through(reconciler_id, has ? &repository : NULL, entity_id, epoch, mutation, seen);
 }
 
 /*
@@ -223,6 +258,35 @@ writes_arg(FunctionCallInfo fcinfo, int *n)
 	return writes;
 }
 
+/* Was any of them accepted? */
+static bool
+apply_sorted(const char *reconciler_id, Write **sorted, int n, int64 epoch)
+{
+	FenceRepository repository;
+	SqlScope	scope;
+	int64		seen;
+	bool		any = false;
+
+	if (fence_repository_hook(reconciler_id, &repository))
+	{
+		for (int i = 0; i < n; i++)
+		{
+			sorted[i]->accepted = write_through(reconciler_id, &repository, sorted[i]->entity_id, epoch,
+												sorted[i]->mutation, &seen);
+			any |= sorted[i]->accepted;
+		}
+		return any;
+	}
+	sql_begin(&scope);
+	for (int i = 0; i < n; i++)
+	{
+		sorted[i]->accepted = swap(reconciler_id, sorted[i]->entity_id, epoch, sorted[i]->mutation, false, &seen);
+		any |= sorted[i]->accepted;
+	}
+	sql_end(&scope);
+	return any;
+}
+
 PG_FUNCTION_INFO_V1(reconcile_apply_fenced_many);
 Datum
 reconcile_apply_fenced_many(PG_FUNCTION_ARGS)
@@ -230,7 +294,6 @@ reconcile_apply_fenced_many(PG_FUNCTION_ARGS)
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	char	   *reconciler_id;
 	int64		epoch;
-	int64		seen;
 	Write	   *writes;
 	Write	  **sorted;
 	int			n;
@@ -248,17 +311,7 @@ reconcile_apply_fenced_many(PG_FUNCTION_ARGS)
 	qsort(sorted, n, sizeof(Write *), compare_writes);
 
 	if (epoch_is_current(reconciler_id, epoch))
-	{
-		SqlScope	scope;
-
-		sql_begin(&scope);
-		for (int i = 0; i < n; i++)
-		{
-			sorted[i]->accepted = swap(reconciler_id, sorted[i]->entity_id, epoch, sorted[i]->mutation, &seen);
-			applied |= sorted[i]->accepted;
-		}
-		sql_end(&scope);
-	}
+		applied = apply_sorted(reconciler_id, sorted, n, epoch);
 	if (!applied)
 		fence_unlock_shared(reconciler_id);
 
