@@ -114,6 +114,13 @@ SELECT reconcile.alter_loop('store', '{"repository": "repo_test_owner.store"}');
 SELECT reconcile.apply_fenced('store', 'a', 6, '{"called": 2}');
 SELECT state FROM reconcile.resources WHERE reconciler_id = 'store' AND entity_id = 'a';
 
+-- also of one that came past our functions
+UPDATE reconcile.loop SET repository = NULL WHERE loop_name = 'store';
+SELECT reconcile.apply_fenced('store', 'a', 6, '{"merged": 3}');
+UPDATE reconcile.loop SET repository = 'repo_test_owner.store(text,jsonb)' WHERE loop_name = 'store';
+SELECT reconcile.apply_fenced('store', 'a', 6, '{"called": 3}');
+SELECT state FROM reconcile.resources WHERE reconciler_id = 'store' AND entity_id = 'a';
+
 -- What may have become of the function since: each is refused, by name, and nothing is written.
 SELECT revision AS before FROM reconcile.resources WHERE reconciler_id = 'store' AND entity_id = 'a' \gset
 CREATE FUNCTION write_a(OUT code text, OUT message text, OUT detail text) LANGUAGE sql AS
@@ -145,7 +152,7 @@ SELECT revision - :before AS written FROM reconcile.resources WHERE reconciler_i
 
 -- Dropped with its loop.
 SELECT reconcile.drop_loop('store');
-SELECT reconcile.apply_fenced('store', 'a', 6, '{"merged": 3}');
+SELECT reconcile.apply_fenced('store', 'a', 6, '{"merged": 4}');
 SELECT state FROM reconcile.resources WHERE reconciler_id = 'store' AND entity_id = 'a';
 
 DO $$

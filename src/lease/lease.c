@@ -524,6 +524,14 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 		return outcome;
 	}
 
+	/* who may write without a lease may name the highest number */
+	if (decision.step == LEASE_GRANT && (exists ? before.epoch : floor) == PG_INT64_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("lease \"%s\" has no epoch left", reconciler_id),
+				 errdetail("Its resources have seen the highest there is."),
+				 errhint("Use another reconciler id.")));
+
 	strlcpy(lease->holder_id, holder_id, sizeof(lease->holder_id));
 	lease->epoch = decision.epoch;
 	lease->acquired_at = lease->touched_at = now;
