@@ -115,7 +115,7 @@ SELECT reconcile.apply_fenced('store', 'a', 6, '{"called": 2}');
 SELECT state FROM reconcile.resources WHERE reconciler_id = 'store' AND entity_id = 'a';
 
 -- also of one that came past our functions
-UPDATE reconcile.loop SET repository = NULL WHERE loop_name = 'store';
+SELECT reconcile.alter_loop('store', '{"repository": null}');
 SELECT reconcile.apply_fenced('store', 'a', 6, '{"merged": 3}');
 UPDATE reconcile.loop SET repository = 'repo_test_owner.store(text,jsonb)' WHERE loop_name = 'store';
 SELECT reconcile.apply_fenced('store', 'a', 6, '{"called": 3}');
