@@ -25,6 +25,7 @@ OBJS = \
 	src/core/errors.o \
 	src/core/ident.o \
 	src/core/duration.o \
+	src/core/arrays.o \
 	src/core/install.o \
 	src/core/plan.o \
 	src/core/access.o \
@@ -44,6 +45,7 @@ OBJS = \
 	src/loop/claim.o \
 	src/loop/claim_sql.o \
 	src/loop/lister.o \
+	src/loop/repository.o \
 	src/loop/run.o \
 	src/loop/compact.o \
 	src/loop/run_loop.o \

@@ -12,6 +12,7 @@
 #include "core/wake.h"
 #include "engine/engine.h"
 #include "fence/fence.h"
+#include "loop/repository.h"
 
 COMPAT_MODULE_MAGIC;
 
@@ -25,6 +26,7 @@ _PG_init(void)
 	guc_define(preloaded);
 	wake_init();
 	fence_init();
+	repository_init();
 	if (preloaded)
 		engine_init();
 }

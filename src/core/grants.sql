@@ -12,10 +12,11 @@ BEGIN ATOMIC
       FROM (VALUES
         ('trigger', 'enqueue'), ('trigger', 'enqueue_many'),
         ('lease', 'acquire_lease'), ('lease', 'try_acquire_lease'), ('lease', 'renew_lease'),
-        ('lease', 'release_lease'), ('lease', 'bind_lease'),
-        ('fence', 'apply_fenced'),
+        ('lease', 'renew_leases'), ('lease', 'release_lease'), ('lease', 'bind_lease'),
+        ('fence', 'apply_fenced'), ('fence', 'apply_fenced_many'),
         ('work', 'claim_work'), ('work', 'extend_work'), ('work', 'complete_work'), ('work', 'complete_works'),
         ('work', 'fail_work'), ('work', 'next_due'),
+        ('operate', 'force_release_lease'),
         ('operate', 'pause_loop'), ('operate', 'resume_loop'), ('operate', 'revive'), ('operate', 'forget'),
         ('operate', 'run_loop'),
         ('define', 'create_loop'), ('define', 'alter_loop'), ('define', 'drop_loop'),

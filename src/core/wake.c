@@ -76,6 +76,13 @@ wake_leases(void)
 }
 
 void
+wake_terms(void)
+{
+	pending.terms = true;
+	pending_any = true;
+}
+
+void
 wake_rescan(void)
 {
 	pending.rescan = true;

@@ -37,6 +37,7 @@ typedef struct Wake
 	BlockNumber last_block[MARK_SEGMENTS];
 	bool		reload;			/* loops changed */
 	bool		leases;			/* a lease was released or granted */
+	bool		terms;			/* a live term was ended, and not by its holder */
 	bool		rescan;			/* marks changed in a way that nobody listed */
 } Wake;
 
@@ -54,6 +55,9 @@ extern void wake_reload(void);
 
 /* A lease was released or granted. */
 extern void wake_leases(void);
+
+/* A live term was ended, and not by its holder. */
+extern void wake_terms(void);
 
 /* Look at all marks again. */
 extern void wake_rescan(void);

@@ -139,7 +139,8 @@ open_ring(void)
 	}
 	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
 	self.db->head = self.db->tail = 0;
-	self.db->reload = self.db->rescan = self.db->prepared = self.db->leases = self.db->stale = false;
+	self.db->reload = self.db->rescan = self.db->prepared = self.db->stale = false;
+	self.db->leases = self.db->terms = false;
 	LWLockRelease(&self.db->ring_lock);
 	self.db->state = DATABASE_RUNNING;
 	self.db->wanted_again = false;
@@ -324,6 +325,7 @@ typedef struct Messages
 {
 	WakeMark   *marks;
 	int			n;
+	bool		terms;			/* a term of ours may have been ended */
 } Messages;
 
 static void
@@ -410,7 +412,8 @@ empty_ring(Messages *messages, TimestampTz now)
 	self.rescan_owed |= self.db->rescan;
 	self.prepared |= self.db->prepared;
 	self.leases_changed |= self.db->leases;
-	self.db->reload = self.db->rescan = self.db->prepared = self.db->leases = false;
+	messages->terms = self.db->terms;
+	self.db->reload = self.db->rescan = self.db->prepared = self.db->leases = self.db->terms = false;
 	while (self.db->tail < self.db->head && messages->n < MESSAGES_MAX)
 	{
 		messages->marks[messages->n++] = ring[self.db->tail % engine->ring_size];
@@ -485,6 +488,11 @@ take_messages(TimestampTz now)
 
 	self.caught_up = false;
 	empty_ring(&messages, now);
+	if (messages.terms)
+	{
+		dlist_foreach(iter, &self.loops)
+			terms_doubt(dlist_container(DispatchLoop, link, iter.cur));
+	}
 	if (self.retry_at > now)
 	{
 		/* what could not be read now is read by the rescan that is owed */

@@ -84,6 +84,7 @@ extern void terms_tend(DispatchLoop *loop, TimestampTz now);
 extern void terms_end(DispatchLoop *loop, TimestampTz now);	/* lost: stops its runs */
 extern void terms_release(DispatchLoop *loop);	/* given back: disabled, dropped, leaving */
 extern void terms_kick(DispatchLoop *loop);		/* a lease changed: contend now */
+extern void terms_doubt(DispatchLoop *loop);	/* somebody ended a term: is it ours? */
 
 /* resync.c */
 extern void resync_tend(TimestampTz now);	/* marks '' where a tick is due */

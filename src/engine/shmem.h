@@ -60,6 +60,7 @@ typedef struct EngineDatabase
 	bool		reload;			/* loops changed */
 	bool		stale;			/* and the dispatcher has not read them yet; executors read it without the lock */
 	bool		leases;			/* a lease was released or granted */
+	bool		terms;			/* a live term was ended, and not by its holder */
 	bool		rescan;			/* read all segments */
 	bool		prepared;		/* a prepared transaction has marks */
 	uint64		head;			/* next to write */

@@ -100,6 +100,14 @@ terms_kick(DispatchLoop *loop)
 		loop->lease_at = 0;
 }
 
+/* A renewal tells. */
+void
+terms_doubt(DispatchLoop *loop)
+{
+	if (loop->leading)
+		loop->lease_at = 0;
+}
+
 static void
 contend(DispatchLoop *loop, TimestampTz now)
 {

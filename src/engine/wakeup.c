@@ -96,6 +96,7 @@ wakeup_send(const Wake *wake, bool prepared)
 		db->reload |= wake->reload;
 		db->stale |= wake->reload;
 		db->leases |= wake->leases;
+		db->terms |= wake->terms;
 		db->rescan |= wake->rescan;
 	}
 	LWLockRelease(&db->ring_lock);

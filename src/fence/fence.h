@@ -115,9 +115,22 @@ typedef enum FenceVerdict
 extern FenceVerdict fence_judge(bool leased, int64 current, bool live, int64 epoch);
 
 /*
- * 22023 when the mutation is larger than MUTATION_MAX_BYTES or deeper than
- * MUTATION_MAX_DEPTH.
+ * A function of a user's that takes the accepted writes of an id instead of its
+ * state.  "call" is not to be called within sql_begin(), and may raise anything.
  */
-extern void mutation_check(Jsonb *mutation);
+typedef struct FenceRepository
+{
+	void		(*call) (const void *arg, const char *entity_id, Jsonb *mutation);
+	const void *arg;			/* palloc'd where it was asked for */
+} FenceRepository;
+
+/* Has the id one?  Set by the loop room, and cheap where the answer is no. */
+extern bool (*fence_repository_hook) (const char *reconciler_id, FenceRepository *repository);
+
+/*
+ * 22023, naming "arg", when the mutation is larger than MUTATION_MAX_BYTES or
+ * deeper than MUTATION_MAX_DEPTH.
+ */
+extern void mutation_check(Jsonb *mutation, const char *arg);
 
 #endif							/* RECONCILE_FENCE_H */

@@ -27,6 +27,13 @@ CREATE FUNCTION reconcile.apply_fenced(reconciler_id text, entity_id text, epoch
 COMMENT ON FUNCTION reconcile.apply_fenced(text, text, bigint, jsonb) IS
 'Merges the mutation (RFC 7396; at most 1 MiB, 64 levels) into the entity''s state if no higher epoch was seen; false, without effect, when the epoch is stale or its term has lapsed. RC005 the epoch was never granted; 53400 over 1,000 leases; 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
 
+CREATE FUNCTION reconcile.apply_fenced_many(reconciler_id text, entity_ids text[], epoch bigint, mutations jsonb[])
+    RETURNS TABLE (ord int, entity_id text, accepted boolean)
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_apply_fenced_many';
+COMMENT ON FUNCTION reconcile.apply_fenced_many(text, text[], bigint, jsonb[]) IS
+'Does what apply_fenced does for up to 10,000 pairs of entity and mutation at one epoch, one row for each in the order given (ord from 1); an entity that comes twice gets its mutations in that order. 22004 NULL or a NULL element; 2202E unequal lengths or more than one dimension; others as apply_fenced.';
+
 CREATE FUNCTION reconcile.bind_lease(reconciler_id text, holder_id text, epoch bigint) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_bind_lease';

@@ -3,16 +3,19 @@
  *		Fenced writes as SQL calls them, and the built-in repository behind them.
  *
  * In this order: the fence lock in share mode, the lease by the newest
- * snapshot, the entity's row.  Under the lock the epoch cannot change before we
- * commit, so the order of epochs that the row sees is the order of terms.
+ * snapshot, the entity's row, and the loop's repository function if it has one.
+ * Under the lock the epoch cannot change before we commit, so the order of
+ * epochs that the row sees is the order of terms.
  */
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 
 #include "core/access.h"
+#include "core/arrays.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/ident.h"
@@ -20,25 +23,37 @@
 #include "fence/fence.h"
 #include "lease/lease.h"
 
+#define WRITES_MAX	10000		/* in one call */
+
 enum
 {
 	PLAN_UPDATE,
+	PLAN_RECORD,
 	PLAN_SEEN,
-	PLAN_UPSERT
+	PLAN_UPSERT,
+	PLAN_RECORD_FIRST
 };
 
 /* What a write makes of a row that is there, as the compare-and-swap allows. */
-#define APPLY \
+#define RECORD \
 	" SET last_epoch = $3, revision = r.revision OPERATOR(pg_catalog.+) 1," \
-	" state = reconcile.json_merge_patch(r.state, $4), updated_at = pg_catalog.clock_timestamp()"
+	" updated_at = pg_catalog.clock_timestamp()"
+#define MERGE \
+	", state = reconcile.json_merge_patch(r.state, $4)"
 
 static SqlPlan plans[] = {
 	/* the hot one: what a plain compare-and-swap would do */
 	[PLAN_UPDATE] = {
-		"UPDATE reconcile.resource r" APPLY
+		"UPDATE reconcile.resource r" RECORD MERGE
 		" WHERE r.reconciler_id OPERATOR(pg_catalog.=) $1 AND r.entity_id OPERATOR(pg_catalog.=) $2"
 		" AND r.last_epoch OPERATOR(pg_catalog.<=) $3",
 		4, {TEXTOID, TEXTOID, INT8OID, JSONBOID}
+	},
+	[PLAN_RECORD] = {
+		"UPDATE reconcile.resource r" RECORD
+		" WHERE r.reconciler_id OPERATOR(pg_catalog.=) $1 AND r.entity_id OPERATOR(pg_catalog.=) $2"
+		" AND r.last_epoch OPERATOR(pg_catalog.<=) $3",
+		3, {TEXTOID, TEXTOID, INT8OID}
 	},
 	[PLAN_SEEN] = {
 		"SELECT r.last_epoch FROM reconcile.resource r"
@@ -48,43 +63,105 @@ static SqlPlan plans[] = {
 	[PLAN_UPSERT] = {
 		"INSERT INTO reconcile.resource AS r (reconciler_id, entity_id, last_epoch, revision, state, updated_at)"
 		" VALUES ($1, $2, $3, 1, reconcile.json_merge_patch(NULL, $4), pg_catalog.clock_timestamp())"
-		" ON CONFLICT (reconciler_id, entity_id) DO UPDATE" APPLY
+		" ON CONFLICT (reconciler_id, entity_id) DO UPDATE" RECORD MERGE
 		" WHERE r.last_epoch OPERATOR(pg_catalog.<=) $3",
 		4, {TEXTOID, TEXTOID, INT8OID, JSONBOID}
+	},
+	[PLAN_RECORD_FIRST] = {
+		"INSERT INTO reconcile.resource AS r (reconciler_id, entity_id, last_epoch, revision, state, updated_at)"
+		" VALUES ($1, $2, $3, 1, '{}', pg_catalog.clock_timestamp())"
+		" ON CONFLICT (reconciler_id, entity_id) DO UPDATE" RECORD
+		" WHERE r.last_epoch OPERATOR(pg_catalog.<=) $3",
+		3, {TEXTOID, TEXTOID, INT8OID}
 	}
 };
 
+bool		(*fence_repository_hook) (const char *reconciler_id, FenceRepository *repository) = NULL;
+
 /*
- * The compare-and-swap on the entity's row, with the fence lock held.  false:
- * the entity has seen the higher epoch *seen.
+ * Within sql_begin(), with the fence lock held: the compare-and-swap on the
+ * entity's row, which with a repository keeps its state.  false: the entity has
+ * seen the higher epoch *seen.
  */
 static bool
-resource_apply(const char *reconciler_id, const char *entity_id, int64 epoch,
-			   Jsonb *mutation, int64 *seen)
+swap(const char *reconciler_id, const char *entity_id, int64 epoch, Jsonb *mutation,
+	 bool repository, int64 *seen)
 {
-	SqlScope	scope;
 	Datum		values[4];
-	bool		applied;
 
-	sql_begin(&scope);
 	values[0] = CStringGetTextDatum(reconciler_id);
 	values[1] = CStringGetTextDatum(entity_id);
 	values[2] = Int64GetDatum(epoch);
 	values[3] = JsonbPGetDatum(mutation);
-	applied = sql_run(&plans[PLAN_UPDATE], values, NULL) > 0;
-	while (!applied)
+	if (sql_run(&plans[repository ? PLAN_RECORD : PLAN_UPDATE], values, NULL) > 0)
+		return true;
+	for (;;)
 	{
 		if (sql_run_latest(&plans[PLAN_SEEN], values, NULL) > 0)
 		{
 			*seen = DatumGetInt64(sql_value(0, 1, NULL));
 			if (*seen > epoch)
-				break;
+				return false;
 		}
 		/* nothing there, or somebody has just inserted it */
-		applied = sql_run(&plans[PLAN_UPSERT], values, NULL) > 0;
+		if (sql_run(&plans[repository ? PLAN_RECORD_FIRST : PLAN_UPSERT], values, NULL) > 0)
+			return true;
 	}
+}
+
+/* One write, and the call of the repository if there is one. */
+static bool
+write_through(const char *reconciler_id, const FenceRepository *repository, const char *entity_id,
+			  int64 epoch, Jsonb *mutation, int64 *seen)
+{
+	SqlScope	scope;
+	bool		applied;
+
+	sql_begin(&scope);
+	applied = swap(reconciler_id, entity_id, epoch, mutation, repository != NULL, seen);
 	sql_end(&scope);
+	if (applied && repository != NULL)
+		repository->call(repository->arg, entity_id, mutation);
 	return applied;
+}
+
+static bool
+resource_apply(const char *reconciler_id, const char *entity_id, int64 epoch,
+			   Jsonb *mutation, int64 *seen)
+{
+	FenceRepository repository;
+	bool		has = fence_repository_hook(reconciler_id, &repository);
+
+	return write_through(reconciler_id, has ? &repository : NULL, entity_id, epoch, mutation, seen);
+}
+
+/*
+ * Takes the fence lock, and asks the lease about an epoch of the caller's
+ * choice: may it write, if the entity lets it?  RC005 where it was never granted.
+ */
+static bool
+epoch_is_current(const char *reconciler_id, int64 epoch)
+{
+	Lease		lease;
+	bool		leased;
+
+	fence_lock_shared(reconciler_id, true);
+	leased = lease_read(reconciler_id, &lease);
+	switch (fence_judge(leased, lease.epoch, clock_now() < lease.expires_at, epoch))
+	{
+		case FENCE_CURRENT:
+			return true;
+		case FENCE_STALE:
+			break;
+		case FENCE_UNMINTED:
+			ereport(ERROR,
+					(errcode(ERRCODE_UNMINTED_EPOCH),
+					 errmsg("epoch " INT64_FORMAT " of \"%s\" was never granted", epoch, reconciler_id),
+					 errdetail("The last one granted is " INT64_FORMAT ".", lease.epoch),
+					 errhint("Pass the epoch of the lease's token.")));
+			break;
+	}
+	return false;
 }
 
 static Jsonb *
@@ -95,7 +172,7 @@ mutation_arg(FunctionCallInfo fcinfo, int n)
 	if (PG_ARGISNULL(n))
 		arg_null("mutation");
 	mutation = PG_GETARG_JSONB_P(n);
-	mutation_check(mutation);
+	mutation_check(mutation, "mutation");
 	return mutation;
 }
 
@@ -121,9 +198,7 @@ reconcile_apply_fenced(PG_FUNCTION_ARGS)
 	int64		epoch;
 	int64		seen;
 	Jsonb	   *mutation;
-	Lease		lease;
-	bool		leased;
-	bool		applied = false;
+	bool		applied;
 
 	require_primary("apply_fenced");
 	reconciler_id = reconciler_id_arg(fcinfo, 0, "reconciler_id");
@@ -132,28 +207,126 @@ reconcile_apply_fenced(PG_FUNCTION_ARGS)
 	mutation = mutation_arg(fcinfo, 3);
 	access_require(CAP_FENCE, reconciler_id);
 
-	fence_lock_shared(reconciler_id, true);
-	leased = lease_read(reconciler_id, &lease);
-	switch (fence_judge(leased, lease.epoch, clock_now() < lease.expires_at, epoch))
-	{
-		case FENCE_CURRENT:
-			applied = resource_apply(reconciler_id, entity_id, epoch, mutation, &seen);
-			break;
-		case FENCE_STALE:
-			break;
-		case FENCE_UNMINTED:
-			ereport(ERROR,
-					(errcode(ERRCODE_UNMINTED_EPOCH),
-					 errmsg("epoch " INT64_FORMAT " of \"%s\" was never granted", epoch, reconciler_id),
-					 errdetail("The last one granted is " INT64_FORMAT ".", lease.epoch),
-					 errhint("Pass the epoch of the lease's token.")));
-			break;
-	}
+	applied = epoch_is_current(reconciler_id, epoch) &&
+		resource_apply(reconciler_id, entity_id, epoch, mutation, &seen);
 
 	/* who wrote nothing must not hold up a take-over */
 	if (!applied)
 		fence_unlock_shared(reconciler_id);
 	PG_RETURN_BOOL(applied);
+}
+
+/* An element of the arrays of apply_fenced_many(). */
+typedef struct Write
+{
+	char	   *entity_id;
+	Jsonb	   *mutation;
+	bool		accepted;
+} Write;
+
+/* By entity, in which order the rows are locked, then by place in the call. */
+static int
+compare_writes(const void *a, const void *b)
+{
+	const Write *x = *(Write *const *) a;
+	const Write *y = *(Write *const *) b;
+	int			order = strcmp(x->entity_id, y->entity_id);
+
+	if (order != 0)
+		return order;
+	return x < y ? -1 : x > y;
+}
+
+static Write *
+writes_arg(FunctionCallInfo fcinfo, int *n)
+{
+	Datum	   *ids;
+	Datum	   *mutations;
+	Write	   *writes;
+
+	*n = array_arg(fcinfo, 1, "entity_ids", TEXTOID, WRITES_MAX, &ids);
+	array_lengths_check("mutations", array_arg(fcinfo, 3, "mutations", JSONBOID, WRITES_MAX, &mutations),
+						"entity_ids", *n);
+	writes = palloc0(sizeof(Write) * Max(*n, 1));
+	for (int i = 0; i < *n; i++)
+	{
+		writes[i].entity_id = TextDatumGetCString(ids[i]);
+		entity_id_check(writes[i].entity_id, "entity_ids");
+		writes[i].mutation = DatumGetJsonbP(mutations[i]);
+		mutation_check(writes[i].mutation, "mutations");
+	}
+	return writes;
+}
+
+/* Was any of them accepted? */
+static bool
+apply_sorted(const char *reconciler_id, Write **sorted, int n, int64 epoch)
+{
+	FenceRepository repository;
+	SqlScope	scope;
+	int64		seen;
+	bool		any = false;
+
+	if (fence_repository_hook(reconciler_id, &repository))
+	{
+		for (int i = 0; i < n; i++)
+		{
+			sorted[i]->accepted = write_through(reconciler_id, &repository, sorted[i]->entity_id, epoch,
+												sorted[i]->mutation, &seen);
+			any |= sorted[i]->accepted;
+		}
+		return any;
+	}
+	sql_begin(&scope);
+	for (int i = 0; i < n; i++)
+	{
+		sorted[i]->accepted = swap(reconciler_id, sorted[i]->entity_id, epoch, sorted[i]->mutation, false, &seen);
+		any |= sorted[i]->accepted;
+	}
+	sql_end(&scope);
+	return any;
+}
+
+PG_FUNCTION_INFO_V1(reconcile_apply_fenced_many);
+Datum
+reconcile_apply_fenced_many(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	char	   *reconciler_id;
+	int64		epoch;
+	Write	   *writes;
+	Write	  **sorted;
+	int			n;
+	bool		applied = false;
+
+	require_primary("apply_fenced_many");
+	reconciler_id = reconciler_id_arg(fcinfo, 0, "reconciler_id");
+	writes = writes_arg(fcinfo, &n);
+	epoch = epoch_arg(fcinfo, 2, "It is the epoch of a lease's token, or 0 without a lease.");
+	access_require(CAP_FENCE, reconciler_id);
+
+	sorted = palloc(sizeof(Write *) * Max(n, 1));
+	for (int i = 0; i < n; i++)
+		sorted[i] = &writes[i];
+	qsort(sorted, n, sizeof(Write *), compare_writes);
+
+	if (epoch_is_current(reconciler_id, epoch))
+		applied = apply_sorted(reconciler_id, sorted, n, epoch);
+	if (!applied)
+		fence_unlock_shared(reconciler_id);
+
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < n; i++)
+	{
+		Datum		values[3];
+		bool		nulls[3] = {0};
+
+		values[0] = Int32GetDatum(i + 1);
+		values[1] = CStringGetTextDatum(writes[i].entity_id);
+		values[2] = BoolGetDatum(writes[i].accepted);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
 }
 
 PG_FUNCTION_INFO_V1(reconcile_bind_lease);

@@ -79,7 +79,7 @@ merge_object(JsonbParseState **state, JsonbContainer *target, JsonbContainer *pa
 }
 
 static void
-check_depth(Jsonb *mutation)
+check_depth(Jsonb *mutation, const char *arg)
 {
 	JsonbIterator *it = JsonbIteratorInit(&mutation->root);
 	JsonbIteratorToken token;
@@ -93,16 +93,16 @@ check_depth(Jsonb *mutation)
 		else if (token == WJB_END_ARRAY || token == WJB_END_OBJECT)
 			depth--;
 		if (depth > MUTATION_MAX_DEPTH)
-			arg_invalid("mutation", "is nested too deeply", "It may have 64 levels.");
+			arg_invalid(arg, "is nested too deeply", "It may have 64 levels.");
 	}
 }
 
 void
-mutation_check(Jsonb *mutation)
+mutation_check(Jsonb *mutation, const char *arg)
 {
 	if (VARSIZE(mutation) > MUTATION_MAX_BYTES)
-		arg_invalid("mutation", "is too large", "It may have 1 MiB.");
-	check_depth(mutation);
+		arg_invalid(arg, "is too large", "It may have 1 MiB.");
+	check_depth(mutation, arg);
 }
 
 /* json_merge_patch(state jsonb, mutation jsonb): what the mutation makes of the state. */
@@ -120,7 +120,7 @@ reconcile_json_merge_patch(PG_FUNCTION_ARGS)
 	patch = PG_GETARG_JSONB_P(1);
 	if (!JB_ROOT_IS_OBJECT(patch))
 		PG_RETURN_JSONB_P(patch);
-	check_depth(patch);
+	check_depth(patch, "mutation");
 	merged = merge_object(&state,
 						  target != NULL && JB_ROOT_IS_OBJECT(target) ? &target->root : NULL,
 						  &patch->root);

@@ -5,20 +5,35 @@
  * Locks, all of them conditional in a grant, so that an attempt never waits:
  *
  *		lease lock, GRANT_MODE		one transaction grants (or refreshes) an id
- *		lease lock, HOLDER_MODE		its holder renews or releases
  *		fence lock, exclusively		no fenced transaction of the old term is left
+ *		the id's row				no renewal or release of it is uncommitted
  *
- * Whoever holds the lease lock in GRANT_MODE is alone in changing the id's row:
- * what he then reads with the newest snapshot stays true until he commits.  A
- * holder's renewal keeps HOLDER_MODE until it commits, so that a session that
- * hangs with an uncommitted renewal can be found, and ended past the grace.
+ * A renewal or release takes the lease lock in HOLDER_MODE only until it has
+ * the row: the row's lock stands for the rest, so that one transaction may renew
+ * thousands of leases without filling the lock table.  Who has the row of a term
+ * that is over is found by its xmax, and ended past the grace.
+ *
+ * Whoever holds the lease lock in GRANT_MODE and the row is alone in changing
+ * it: what he then reads with the newest snapshot stays true until he commits.
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/stratnum.h"
+#include "access/subtrans.h"
+#include "access/table.h"
+#include "access/transam.h"
 #include "access/xact.h"
+#include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
 #include "storage/lock.h"
+#include "storage/procarray.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "core/compat.h"
@@ -31,13 +46,9 @@
 #include "fence/fence.h"
 #include "lease/lease.h"
 
-/*
- * Two grants conflict, a grant and a renewal conflict, two renewals do not; and
- * RowExclusiveLock conflicts with the renewals alone, which names them.
- */
+/* Two grants conflict, a grant and a renewal conflict, two renewals do not. */
 #define GRANT_MODE			ShareUpdateExclusiveLock
 #define HOLDER_MODE			ShareLock
-#define AGAINST_HOLDER		RowExclusiveLock
 
 #define HISTORY_TERMS		1000
 #define HISTORY_DAYS		90
@@ -145,6 +156,7 @@ lease_deadline(const Lease *lease)
 enum
 {
 	PLAN_READ,
+	PLAN_TRY_LOCK,
 	PLAN_LOCK,
 	PLAN_FLOOR,
 	PLAN_GRANT,
@@ -162,9 +174,15 @@ static SqlPlan plans[] = {
 		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1",
 		1, {TEXTOID}
 	},
+	[PLAN_TRY_LOCK] = {
+		"SELECT " LEASE_COLUMNS " FROM reconcile.lease"
+		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1 FOR NO KEY UPDATE SKIP LOCKED",
+		1, {TEXTOID}
+	},
 	[PLAN_LOCK] = {
 		"SELECT " LEASE_COLUMNS " FROM reconcile.lease"
-		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1 AND holder_id OPERATOR(pg_catalog.=) $2"
+		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1"
+		" AND ($2 IS NULL OR holder_id OPERATOR(pg_catalog.=) $2)"
 		" AND epoch OPERATOR(pg_catalog.=) $3 FOR NO KEY UPDATE",
 		3, {TEXTOID, TEXTOID, INT8OID}
 	},
@@ -203,10 +221,10 @@ static SqlPlan plans[] = {
 		4, {TEXTOID, INT8OID, TEXTOID, TIMESTAMPTZOID}
 	},
 	[PLAN_TERM_END] = {
-		"UPDATE reconcile.lease_term SET ended_at = $3, end_reason = $4"
+		"UPDATE reconcile.lease_term SET ended_at = $3, end_reason = $4, forced_by = $5, forced_reason = $6"
 		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1 AND epoch OPERATOR(pg_catalog.=) $2"
 		" AND ended_at IS NULL",
-		4, {TEXTOID, INT8OID, TIMESTAMPTZOID, TEXTOID}
+		6, {TEXTOID, INT8OID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID}
 	},
 	/* epochs may have gaps, so the terms are counted */
 	[PLAN_TERM_TRIM] = {
@@ -253,6 +271,68 @@ lease_read(const char *reconciler_id, Lease *lease)
 	return found;
 }
 
+/*
+ * The same, and the row is ours until this transaction ends.  *locked is false
+ * where another one has it: then the row as it was committed is read.
+ */
+static bool
+try_lock_lease(const char *reconciler_id, Lease *lease, bool *locked)
+{
+	SqlScope	scope;
+	Datum		value;
+
+	sql_begin(&scope);
+	value = CStringGetTextDatum(reconciler_id);
+	*locked = fetch_lease(sql_run_latest(&plans[PLAN_TRY_LOCK], &value, NULL), reconciler_id, lease);
+	sql_end(&scope);
+	return *locked || lease_read(reconciler_id, lease);
+}
+
+/*
+ * The transaction in progress that has the id's row, by the row's xmax.  A
+ * multixact is nobody's: a session that hangs with one is only waited for.
+ */
+static TransactionId
+row_writer(const char *reconciler_id)
+{
+	Relation	rel = table_open(get_relname_relid("lease", install_get()->schema), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TransactionId writer = InvalidTransactionId;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	if (!rel->rd_indexvalid)
+		list_free(RelationGetIndexList(rel));
+	ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, InvalidOid, C_COLLATION_OID,
+						   F_TEXTEQ, CStringGetTextDatum(reconciler_id));
+	scan = systable_beginscan(rel, rel->rd_pkindex, OidIsValid(rel->rd_pkindex), snapshot, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple) && !(tuple->t_data->t_infomask & (HEAP_XMAX_INVALID | HEAP_XMAX_IS_MULTI)))
+		writer = HeapTupleHeaderGetRawXmax(tuple->t_data);
+	systable_endscan(scan);
+	if (!TransactionIdIsValid(writer) || !TransactionIdIsInProgress(writer))
+		writer = InvalidTransactionId;
+	else
+		writer = SubTransGetTopmostTransaction(writer);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return writer;
+}
+
+/* Ends the session that has an uncommitted renewal or release of the id. */
+static void
+terminate_writer(const char *reconciler_id)
+{
+	TransactionId writer = row_writer(reconciler_id);
+	LOCKTAG		tag;
+
+	if (!TransactionIdIsValid(writer))
+		return;
+	SET_LOCKTAG_TRANSACTION(tag, writer);
+	fence_terminate(&tag, ShareLock, reconciler_id);
+}
+
 /* Highest epoch that anything remembers of an id without a row. */
 static int64
 read_floor(const char *reconciler_id)
@@ -269,17 +349,27 @@ read_floor(const char *reconciler_id)
 	return floor;
 }
 
-/* Within sql_begin(): the term's history gets its end, if it has none yet. */
+/*
+ * Within sql_begin(): the term's history gets its end, if it has none yet.  "by"
+ * and "why" are of who forced it, else NULL.
+ */
 static void
-end_term(const Lease *lease, TimestampTz at, const char *reason)
+end_term(const Lease *lease, TimestampTz at, const char *end_reason, const char *by, const char *why)
 {
-	Datum		values[4];
+	Datum		values[6];
+	char		nulls[] = "      ";
 
 	values[0] = CStringGetTextDatum(lease->reconciler_id);
 	values[1] = Int64GetDatum(lease->epoch);
 	values[2] = TimestampTzGetDatum(at);
-	values[3] = CStringGetTextDatum(reason);
-	sql_run_latest(&plans[PLAN_TERM_END], values, NULL);
+	values[3] = CStringGetTextDatum(end_reason);
+	values[4] = by != NULL ? CStringGetTextDatum(by) : (Datum) 0;
+	values[5] = why != NULL ? CStringGetTextDatum(why) : (Datum) 0;
+	if (by == NULL)
+		nulls[4] = 'n';
+	if (why == NULL)
+		nulls[5] = 'n';
+	sql_run_latest(&plans[PLAN_TERM_END], values, nulls);
 }
 
 static void
@@ -292,7 +382,7 @@ write_grant(const Lease *lease, const Lease *before, const char *ended)
 	if (ended != NULL)
 		end_term(before,
 				 strcmp(ended, "expired") == 0 ? before->expires_at : lease->acquired_at,
-				 ended);
+				 ended, NULL, NULL);
 
 	/* a second grant of an epoch is a unique violation here */
 	values[0] = CStringGetTextDatum(lease->reconciler_id);
@@ -371,6 +461,7 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	LeaseDecision decision;
 	TimestampTz now;
 	bool		exists;
+	bool		locked;
 	bool		fenced = false;
 	int64		floor = 0;
 	LeaseOutcome outcome = LEASE_BUSY;
@@ -393,7 +484,7 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	if (LockAcquire(&tag, GRANT_MODE, false, true) == LOCKACQUIRE_NOT_AVAIL)
 	{
 		if (past_grace(exists, lease))
-			fence_terminate(&tag, AGAINST_HOLDER, reconciler_id);
+			terminate_writer(reconciler_id);
 		return LEASE_BUSY;
 	}
 
@@ -406,13 +497,15 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	if (fenced || decision.step == LEASE_REFRESH)
 	{
 		/* nobody else changes the row from here on */
-		exists = lease_read(reconciler_id, &before);
+		exists = try_lock_lease(reconciler_id, &before, &locked);
 		if (!exists)
 			floor = read_floor(reconciler_id);
 		decision = decide(reconciler_id, holder_id, engine, exists, &before, floor, &now);
 		*lease = before;
 		if (decision.step == LEASE_REFUSE)
 			outcome = LEASE_HELD;
+		else if (exists && !locked)
+			outcome = LEASE_BUSY;
 		else if (decision.step == LEASE_GRANT && !fenced && !(fenced = fence_lock_exclusive(reconciler_id)))
 			outcome = LEASE_DRAINING;	/* it ran out under our eyes */
 		else
@@ -423,11 +516,21 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	{
 		if (outcome == LEASE_DRAINING && past_grace(exists, lease))
 			fence_terminate_holders(reconciler_id);
+		else if (outcome == LEASE_BUSY && past_grace(exists, lease))
+			terminate_writer(reconciler_id);
 		if (fenced)
 			fence_unlock_exclusive(reconciler_id);
 		LockRelease(&tag, GRANT_MODE, false);
 		return outcome;
 	}
+
+	/* who may write without a lease may name the highest number */
+	if (decision.step == LEASE_GRANT && (exists ? before.epoch : floor) == PG_INT64_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("lease \"%s\" has no epoch left", reconciler_id),
+				 errdetail("Its resources have seen the highest there is."),
+				 errhint("Use another reconciler id.")));
 
 	strlcpy(lease->holder_id, holder_id, sizeof(lease->holder_id));
 	lease->epoch = decision.epoch;
@@ -458,13 +561,14 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 static bool
 is_live_term(const Lease *lease, const char *holder_id, int64 epoch, TimestampTz now)
 {
-	return lease->epoch == epoch && strcmp(lease->holder_id, holder_id) == 0 &&
+	return lease->epoch == epoch && (holder_id == NULL || strcmp(lease->holder_id, holder_id) == 0) &&
 		now < lease->expires_at;
 }
 
 /*
- * Locks the row of (id, holder, epoch) if that is the live term; the clock is
- * read after the lock.  Does not wait for somebody who is taking it over.
+ * Locks the row of (id, holder, epoch), any holder's if that is NULL, if it is
+ * the live term; the clock is read after the lock.  Does not wait for somebody
+ * who is taking it over.
  */
 static bool
 lock_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
@@ -473,6 +577,7 @@ lock_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
 	LOCKTAG		tag;
 	SqlScope	scope;
 	Datum		values[3];
+	char		nulls[] = "   ";
 	bool		locked = false;
 	bool		found;
 
@@ -491,13 +596,15 @@ lock_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
 
 	sql_begin(&scope);
 	values[0] = CStringGetTextDatum(reconciler_id);
-	values[1] = CStringGetTextDatum(holder_id);
+	values[1] = holder_id != NULL ? CStringGetTextDatum(holder_id) : (Datum) 0;
 	values[2] = Int64GetDatum(epoch);
-	found = fetch_lease(sql_run_latest(&plans[PLAN_LOCK], values, NULL), reconciler_id, lease);
+	if (holder_id == NULL)
+		nulls[1] = 'n';
+	found = fetch_lease(sql_run_latest(&plans[PLAN_LOCK], values, nulls), reconciler_id, lease);
 	sql_end(&scope);
 
-	/* where the row is locked, the lock that stands for it stays too */
-	if (!found && locked)
+	/* a grant that comes from here on meets the row's lock */
+	if (locked)
 		LockRelease(&tag, HOLDER_MODE, false);
 	*now = clock_now();
 	return found && is_live_term(lease, holder_id, epoch, *now);
@@ -527,8 +634,10 @@ lease_renew(const char *reconciler_id, const char *holder_id, int64 epoch, int64
 	return true;
 }
 
-bool
-lease_release(const char *reconciler_id, const char *holder_id, int64 epoch)
+/* Ends the live term of (id, holder, epoch), any holder's if that is NULL. */
+static bool
+end_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
+			  const char *end_reason, const char *by, const char *why)
 {
 	SqlScope	scope;
 	Datum		values[2];
@@ -542,10 +651,27 @@ lease_release(const char *reconciler_id, const char *holder_id, int64 epoch)
 	values[0] = CStringGetTextDatum(reconciler_id);
 	values[1] = TimestampTzGetDatum(now);
 	sql_run_latest(&plans[PLAN_RELEASE], values, NULL);
-	end_term(&lease, now, "released");
+	end_term(&lease, now, end_reason, by, why);
 	sql_end(&scope);
 	fence_note_grant();
 	wake_leases();
+	return true;
+}
+
+bool
+lease_release(const char *reconciler_id, const char *holder_id, int64 epoch)
+{
+	return end_live_term(reconciler_id, holder_id, epoch, "released", NULL, NULL);
+}
+
+bool
+lease_force_release(const char *reconciler_id, int64 epoch, const char *by, const char *why)
+{
+	if (!end_live_term(reconciler_id, NULL, epoch, "forced", by, why))
+		return false;
+	wake_terms();
+	/* who was told that it is over must not find the term alive after a crash */
+	ForceSyncCommit();
 	return true;
 }
 

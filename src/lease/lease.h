@@ -4,16 +4,15 @@
  *
  * The row of an id outlives its terms; every term is also a row of history,
  * unique on (id, epoch).  A term's row is changed only by its holder (renew,
- * release: guarded by holder and epoch, under the id's lease lock in share
- * mode) or by the grant that follows it, which holds the lease lock alone and
- * the id's fence lock exclusively.
+ * release: guarded by holder and epoch), by an operator who forces its end
+ * (guarded by the epoch), or by the grant that follows it, which holds the
+ * lease lock alone and the id's fence lock exclusively.
  */
 #ifndef RECONCILE_LEASE_H
 #define RECONCILE_LEASE_H
 
 #include "datatype/timestamp.h"
 
-#include "core/compat.h"
 #include "core/compat.h"
 #include "core/ident.h"
 
@@ -131,6 +130,15 @@ extern bool lease_renew(const char *reconciler_id, const char *holder_id, int64 
 
 /* Frees a live term for an immediate take-over.  false, without effect: it was not the caller's. */
 extern bool lease_release(const char *reconciler_id, const char *holder_id, int64 epoch);
+
+/*
+ * Ends a live term of any holder, with reason "forced", and records who did it
+ * and why.  false, without effect: "epoch" is not the live one.  Durable at
+ * COMMIT; an engine that leads by the term is told.  Fenced transactions of the
+ * term are left to the grant that follows it.
+ */
+extern bool lease_force_release(const char *reconciler_id, int64 epoch, const char *by,
+								const char *why);
 
 /*
  * RC002 for a caller that takes (id, epoch) for his live term.  It tells epochs

@@ -23,6 +23,8 @@ CREATE TABLE reconcile.lease_term (
     acquired_at   timestamptz NOT NULL,
     ended_at      timestamptz,
     end_reason    text COLLATE "C" CHECK (end_reason IN ('released', 'expired', 'forced', 'incarnation')),
+    forced_by     text COLLATE "C",         -- by force_release_lease: the role
+    forced_reason text,
     PRIMARY KEY (reconciler_id, epoch),
     CHECK ((ended_at IS NULL) = (end_reason IS NULL))
 ) USING heap;
@@ -63,12 +65,25 @@ CREATE FUNCTION reconcile.renew_lease(reconciler_id text, holder_id text, epoch 
 COMMENT ON FUNCTION reconcile.renew_lease(text, text, bigint, interval) IS
 'Extends a live term to ttl (1 ms to 366 days; NULL: that of the grant) from now. RC002 the term is over or not the caller''s; 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
 
+CREATE FUNCTION reconcile.renew_leases(holder_id text, reconciler_ids text[], epochs bigint[], ttl interval DEFAULT NULL)
+    RETURNS TABLE (ord int, reconciler_id text, renewed boolean, expires_at timestamptz)
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_renew_leases';
+COMMENT ON FUNCTION reconcile.renew_leases(text, text[], bigint[], interval) IS
+'Renews up to 10,000 live terms of one holder as renew_lease does, one row for each in the order given (ord from 1); a term that is over or not the caller''s is not renewed, and its expires_at is NULL. 22004 NULL or a NULL element; 2202E unequal lengths or more than one dimension; 22023 bad argument; 42501 no right on one of them; 25006 on a standby.';
+
 CREATE FUNCTION reconcile.release_lease(reconciler_id text, holder_id text, epoch bigint)
     RETURNS boolean
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_release_lease';
 COMMENT ON FUNCTION reconcile.release_lease(text, text, bigint) IS
 'Ends a live term for an immediate take-over; false, without effect, when it is over or not the caller''s. 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
+
+CREATE FUNCTION reconcile.force_release_lease(reconciler_id text, seen_epoch bigint, reason text) RETURNS boolean
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_force_release_lease';
+COMMENT ON FUNCTION reconcile.force_release_lease(text, bigint, text) IS
+'Ends the live term of any holder, if its epoch is seen_epoch, and records in lease_history who did it and why (1 to 1,000 bytes); false, without effect, when that epoch is not live. 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
 
 CREATE VIEW reconcile.leases WITH (security_barrier) AS
     SELECT l.reconciler_id COLLATE "default" AS reconciler_id,
@@ -86,8 +101,9 @@ CREATE VIEW reconcile.lease_history WITH (security_barrier) AS
     SELECT t.reconciler_id COLLATE "default" AS reconciler_id, t.epoch,
            t.holder_id COLLATE "default" AS holder_id,
            t.acquired_at, t.ended_at,
-           t.end_reason COLLATE "default" AS end_reason
+           t.end_reason COLLATE "default" AS end_reason,
+           t.forced_by COLLATE "default" AS forced_by, t.forced_reason
       FROM reconcile.lease_term t
      WHERE reconcile.may_observe(t.reconciler_id);
 COMMENT ON VIEW reconcile.lease_history IS
-'Every term of the reconciler ids that the caller may observe: the last 1,000 of an id or 90 days, whichever is more; end_reason is released, expired, forced, incarnation, or NULL while it lasts.';
+'Every term of the reconciler ids that the caller may observe: the last 1,000 of an id or 90 days, whichever is more; end_reason is released, expired, forced, incarnation, or NULL while it lasts; forced_by and forced_reason are of force_release_lease.';

@@ -6,6 +6,7 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
@@ -13,6 +14,7 @@
 #include "utils/timestamp.h"
 
 #include "core/access.h"
+#include "core/arrays.h"
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/errors.h"
@@ -20,6 +22,8 @@
 #include "lease/lease.h"
 
 #define WAIT_MAX_MS		(60 * 1000)
+#define RENEW_MAX		10000	/* leases in one call */
+#define REASON_MAX		1000	/* bytes */
 #define LOOK_AGAIN_MS	250		/* at another's live lease */
 #define LOOK_SOON_MS	20		/* at a grant or a fenced transaction that is about to end */
 
@@ -216,4 +220,141 @@ reconcile_release_lease(PG_FUNCTION_ARGS)
 	epoch = epoch_arg(fcinfo, 2);
 	access_require(CAP_LEASE, reconciler_id);
 	PG_RETURN_BOOL(lease_release(reconciler_id, holder_id, epoch));
+}
+
+/* ----------------------------------------------------------------
+ * Many at once
+ * ----------------------------------------------------------------
+ */
+
+/* An element of the arrays of renew_leases(). */
+typedef struct Renewal
+{
+	char	   *reconciler_id;
+	int64		epoch;
+	bool		renewed;
+	TimestampTz expires_at;
+} Renewal;
+
+/* In this order the rows are locked, whatever the order of the call. */
+static int
+compare_terms(const void *a, const void *b)
+{
+	const Renewal *x = *(Renewal *const *) a;
+	const Renewal *y = *(Renewal *const *) b;
+	int			order = strcmp(x->reconciler_id, y->reconciler_id);
+
+	if (order != 0)
+		return order;
+	return x->epoch < y->epoch ? -1 : x->epoch > y->epoch;
+}
+
+/* Checks all of the arrays and rights before anything is changed. */
+static Renewal *
+renewals_arg(FunctionCallInfo fcinfo, int *n)
+{
+	Datum	   *ids;
+	Datum	   *epochs;
+	Renewal    *renewals;
+
+	*n = array_arg(fcinfo, 1, "reconciler_ids", TEXTOID, RENEW_MAX, &ids);
+	array_lengths_check("epochs", array_arg(fcinfo, 2, "epochs", INT8OID, RENEW_MAX, &epochs),
+						"reconciler_ids", *n);
+	renewals = palloc0(sizeof(Renewal) * Max(*n, 1));
+	for (int i = 0; i < *n; i++)
+	{
+		renewals[i].reconciler_id = TextDatumGetCString(ids[i]);
+		renewals[i].epoch = DatumGetInt64(epochs[i]);
+		reconciler_id_check(renewals[i].reconciler_id, "reconciler_ids");
+		if (renewals[i].epoch < 0)
+			arg_invalid("epochs", "must not be negative", "They are the epochs of the leases' tokens.");
+	}
+	return renewals;
+}
+
+PG_FUNCTION_INFO_V1(reconcile_renew_leases);
+Datum
+reconcile_renew_leases(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	char	   *holder_id;
+	Renewal    *renewals;
+	Renewal   **sorted;
+	int			n;
+	int64		ttl_ms = 0;
+
+	require_primary("renew_leases");
+	holder_id = holder_id_arg(fcinfo, 0, "holder_id");
+	renewals = renewals_arg(fcinfo, &n);
+	if (!PG_ARGISNULL(3))
+		ttl_ms = duration_arg(fcinfo, 3, "ttl", false);
+
+	sorted = palloc(sizeof(Renewal *) * Max(n, 1));
+	for (int i = 0; i < n; i++)
+		sorted[i] = &renewals[i];
+	qsort(sorted, n, sizeof(Renewal *), compare_terms);
+	for (int i = 0; i < n; i++)
+	{
+		if (i == 0 || strcmp(sorted[i]->reconciler_id, sorted[i - 1]->reconciler_id) != 0)
+			access_require(CAP_LEASE, sorted[i]->reconciler_id);
+	}
+
+	for (int i = 0; i < n; i++)
+	{
+		Renewal    *renewal = sorted[i];
+		Lease		lease;
+
+		/* the same term twice is one renewal */
+		if (i > 0 && compare_terms(&sorted[i - 1], &sorted[i]) == 0)
+		{
+			renewal->renewed = sorted[i - 1]->renewed;
+			renewal->expires_at = sorted[i - 1]->expires_at;
+			continue;
+		}
+		CHECK_FOR_INTERRUPTS();
+		renewal->renewed = lease_renew(renewal->reconciler_id, holder_id, renewal->epoch, ttl_ms, &lease);
+		renewal->expires_at = lease.expires_at;
+	}
+
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < n; i++)
+	{
+		Datum		values[4];
+		bool		nulls[4] = {0};
+
+		values[0] = Int32GetDatum(i + 1);
+		values[1] = CStringGetTextDatum(renewals[i].reconciler_id);
+		values[2] = BoolGetDatum(renewals[i].renewed);
+		values[3] = TimestampTzGetDatum(renewals[i].expires_at);
+		nulls[3] = !renewals[i].renewed;
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* ----------------------------------------------------------------
+ * An operator's change
+ * ----------------------------------------------------------------
+ */
+
+PG_FUNCTION_INFO_V1(reconcile_force_release_lease);
+Datum
+reconcile_force_release_lease(PG_FUNCTION_ARGS)
+{
+	char	   *reconciler_id;
+	int64		epoch;
+	char	   *reason;
+
+	require_primary("force_release_lease");
+	reconciler_id = reconciler_id_arg(fcinfo, 0, "reconciler_id");
+	if (PG_ARGISNULL(1))
+		arg_null("seen_epoch");
+	epoch = PG_GETARG_INT64(1);
+	if (epoch < 0)
+		arg_invalid("seen_epoch", "must not be negative", "It is the epoch that the view leases shows.");
+	reason = text_arg(fcinfo, 2, "reason");
+	if (reason[0] == '\0' || strlen(reason) > REASON_MAX)
+		arg_invalid("reason", reason[0] == '\0' ? "must not be empty" : "is too long", "It is 1 to 1,000 bytes.");
+	access_require(CAP_OPERATE, reconciler_id);
+	PG_RETURN_BOOL(lease_force_release(reconciler_id, epoch, GetUserNameFromId(GetUserId(), false), reason));
 }

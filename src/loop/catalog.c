@@ -211,12 +211,16 @@ loop_read_all(Oid owner, LoopRules **rules)
 	return n;
 }
 
+/* Places in the table. */
+#define ATT_OWNER		2
+#define ATT_REPOSITORY	5
+
 /*
- * By the primary key, without SPI: enqueue() and the watch trigger ask for
- * each statement of a user.
+ * By the primary key, without SPI: enqueue(), the watch trigger and fenced
+ * writes ask for each statement of a user.
  */
-bool
-loop_find_owner(const char *loop_name, Oid *owner)
+static bool
+probe(const char *loop_name, Oid *owner, bool *repository)
 {
 	Relation	rel = table_open(install_get()->lock_class, AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -234,12 +238,30 @@ loop_find_owner(const char *loop_name, Oid *owner)
 	{
 		bool		isnull;
 
-		*owner = DatumGetObjectId(heap_getattr(tuple, 2, RelationGetDescr(rel), &isnull));
+		*owner = DatumGetObjectId(heap_getattr(tuple, ATT_OWNER, RelationGetDescr(rel), &isnull));
+		*repository = !heap_attisnull(tuple, ATT_REPOSITORY, RelationGetDescr(rel));
 	}
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 	return HeapTupleIsValid(tuple);
+}
+
+bool
+loop_find_owner(const char *loop_name, Oid *owner)
+{
+	bool		repository;
+
+	return probe(loop_name, owner, &repository);
+}
+
+bool
+loop_has_repository(const char *loop_name)
+{
+	Oid			owner;
+	bool		repository;
+
+	return probe(loop_name, &owner, &repository) && repository;
 }
 
 void

@@ -56,6 +56,9 @@ extern void loop_require(const char *loop_name, LoopRules *rules);
 /* Is there a loop of that name, and whose?  One index probe with the newest snapshot. */
 extern bool loop_find_owner(const char *loop_name, Oid *owner);
 
+/* Is there a loop of that name that has a repository?  The same probe. */
+extern bool loop_has_repository(const char *loop_name);
+
 /* 42501 unless the current role may trigger the loop, 42704 unless there is one. */
 extern void loop_require_trigger(const char *loop_name);
 

@@ -1,6 +1,6 @@
 -- loop.sql: loops, and what is remembered of their entities
 
--- src/loop/catalog.c relies on the place of the first two columns.
+-- src/loop/catalog.c relies on the places of loop_name, owner and repository.
 CREATE TABLE reconcile.loop (
     loop_name          text COLLATE "C" PRIMARY KEY,
     owner              pg_catalog.regrole NOT NULL,

@@ -307,6 +307,8 @@ reconcile_rows_changed(PG_FUNCTION_ARGS)
 	/* our own functions write marks past triggers, so these came by SQL */
 	if (RelationGetRelid(((TriggerData *) fcinfo->context)->tg_relation) != install_get()->lock_class)
 		wake_rescan();
+	else
+		access_changed();
 	return PointerGetDatum(NULL);
 }
 

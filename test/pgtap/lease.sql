@@ -71,7 +71,7 @@ SELECT throws_ok($$SELECT reconcile.fenced_write('device', NULL)$$, '22004', NUL
 SELECT has_function('reconcile', 'acquire_lease', ARRAY['text', 'text', 'interval', 'interval'], 'acquire_lease');
 SELECT has_function('reconcile', 'apply_fenced', ARRAY['text', 'text', 'bigint', 'jsonb'], 'apply_fenced');
 SELECT columns_are('reconcile', 'leases', ARRAY['reconciler_id', 'holder_id', 'epoch', 'acquired_at', 'expires_at', 'live', 'remaining', 'renewals']);
-SELECT columns_are('reconcile', 'lease_history', ARRAY['reconciler_id', 'epoch', 'holder_id', 'acquired_at', 'ended_at', 'end_reason']);
+SELECT columns_are('reconcile', 'lease_history', ARRAY['reconciler_id', 'epoch', 'holder_id', 'acquired_at', 'ended_at', 'end_reason', 'forced_by', 'forced_reason']);
 
 SELECT * FROM finish();
 ROLLBACK;
