@@ -81,7 +81,6 @@ BEGIN
 		COMMIT;
 		SELECT * INTO STRICT c FROM reconcile.claim_work('claims', 'w1');
 		COMMIT;
-		RAISE WARNING 'attempt %', c.attempt;
 		PERFORM reconcile.fail_work('claims', c.entity_id, c.claim_epoch, 'time ' || c.attempt);
 		COMMIT;
 	END LOOP;

@@ -11,10 +11,10 @@
 #include "core/errors.h"
 
 int
-array_arg(FunctionCallInfo fcinfo, int n, const char *arg, Oid type, int max, Datum **elements)
+array_nulls_arg(FunctionCallInfo fcinfo, int n, const char *arg, Oid type, int max,
+				Datum **elements, bool **nulls)
 {
 	ArrayType  *array;
-	bool	   *nulls;
 	int			count;
 	int16		typlen;
 	bool		typbyval;
@@ -32,7 +32,16 @@ array_arg(FunctionCallInfo fcinfo, int n, const char *arg, Oid type, int max, Da
 		arg_invalid(arg, "has too many elements",
 					psprintf("It has at most %d; call again with the rest.", max));
 	get_typlenbyvalalign(type, &typlen, &typbyval, &typalign);
-	deconstruct_array(array, type, typlen, typbyval, typalign, elements, &nulls, &count);
+	deconstruct_array(array, type, typlen, typbyval, typalign, elements, nulls, &count);
+	return count;
+}
+
+int
+array_arg(FunctionCallInfo fcinfo, int n, const char *arg, Oid type, int max, Datum **elements)
+{
+	bool	   *nulls;
+	int			count = array_nulls_arg(fcinfo, n, arg, type, max, elements, &nulls);
+
 	for (int i = 0; i < count; i++)
 	{
 		if (nulls[i])

@@ -11,12 +11,12 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "core/access.h"
+#include "core/arrays.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/ident.h"
@@ -376,48 +376,6 @@ reconcile_fail_work(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* The elements of an array argument. */
-static int
-array_arg(FunctionCallInfo fcinfo, int n, const char *arg, Oid type, Datum **elements, bool **nulls)
-{
-	ArrayType  *array;
-	int			count;
-
-	if (PG_ARGISNULL(n))
-		arg_null(arg);
-	array = PG_GETARG_ARRAYTYPE_P(n);
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 errmsg("argument \"%s\" must be a one-dimensional array", arg),
-				 errhint("It has %d dimensions.", ARR_NDIM(array))));
-	deconstruct_array(array, type, type == TEXTOID ? -1 : type == INTERVALOID ? sizeof(Interval) : sizeof(int64),
-					  type == INT8OID ? FLOAT8PASSBYVAL : false,
-					  type == TEXTOID ? TYPALIGN_INT : TYPALIGN_DOUBLE, elements, nulls, &count);
-	if (count > ITEMS_MAX)
-		arg_invalid(arg, "has too many elements", psprintf("It has at most %d; call again with the rest.", ITEMS_MAX));
-	return count;
-}
-
-static void
-require_length(const char *arg, int count, int expected)
-{
-	if (count != expected)
-		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 errmsg("argument \"%s\" must be as long as \"entity_ids\"", arg),
-				 errhint("They have %d and %d elements.", count, expected)));
-}
-
-static void
-null_element(const char *arg, int i)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-			 errmsg("argument \"%s\" must not have null elements", arg),
-			 errhint("Element %d is null.", i + 1)));
-}
-
 static int
 compare_items(const void *a, const void *b)
 {
@@ -435,21 +393,16 @@ items_arg(FunctionCallInfo fcinfo, Reports *items)
 {
 	Datum	   *ids;
 	Datum	   *epochs;
-	bool	   *id_nulls;
-	bool	   *epoch_nulls;
 
-	items->n = array_arg(fcinfo, 1, "entity_ids", TEXTOID, &ids, &id_nulls);
-	require_length("claim_epochs", array_arg(fcinfo, 2, "claim_epochs", INT8OID, &epochs, &epoch_nulls), items->n);
+	items->n = array_arg(fcinfo, 1, "entity_ids", TEXTOID, ITEMS_MAX, &ids);
+	array_lengths_check("claim_epochs", array_arg(fcinfo, 2, "claim_epochs", INT8OID, ITEMS_MAX, &epochs),
+						"entity_ids", items->n);
 	items->items = palloc0(sizeof(Report) * Max(items->n, 1));
 	items->ordered = palloc(sizeof(Report *) * Max(items->n, 1));
 	for (int i = 0; i < items->n; i++)
 	{
 		Report	   *item = &items->items[i];
 
-		if (id_nulls[i])
-			null_element("entity_ids", i);
-		if (epoch_nulls[i])
-			null_element("claim_epochs", i);
 		item->entity_id = TextDatumGetCString(ids[i]);
 		entity_id_check(item->entity_id, "entity_ids");
 		item->epoch = DatumGetInt64(epochs[i]);
@@ -476,7 +429,8 @@ reconcile_complete_works(PG_FUNCTION_ARGS)
 		Datum	   *requeues;
 		bool	   *nulls;
 
-		require_length("requeue_after", array_arg(fcinfo, 3, "requeue_after", INTERVALOID, &requeues, &nulls), items.n);
+		array_lengths_check("requeue_after", array_nulls_arg(fcinfo, 3, "requeue_after", INTERVALOID, ITEMS_MAX, &requeues, &nulls),
+							"entity_ids", items.n);
 		for (int i = 0; i < items.n; i++)
 		{
 			if (!nulls[i])

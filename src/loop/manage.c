@@ -14,12 +14,12 @@
 #include "common/pg_prng.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "core/access.h"
+#include "core/arrays.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/ident.h"
@@ -129,35 +129,14 @@ reconcile_enqueue(PG_FUNCTION_ARGS)
 static void
 entity_ids_arg(FunctionCallInfo fcinfo, int n, const char *arg, IdSet *set)
 {
-	ArrayType  *array;
 	Datum	   *elements;
-	bool	   *nulls;
-	int			count;
+	int			count = array_arg(fcinfo, n, arg, TEXTOID, ENQUEUE_MANY_MAX, &elements);
 
-	if (PG_ARGISNULL(n))
-		arg_null(arg);
-	array = PG_GETARG_ARRAYTYPE_P(n);
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 errmsg("argument \"%s\" must be a one-dimensional array", arg),
-				 errhint("It has %d dimensions.", ARR_NDIM(array))));
-	count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
-	if (count > ENQUEUE_MANY_MAX)
-		arg_invalid(arg, "has too many elements",
-					psprintf("It has at most %d; call again with the rest.", ENQUEUE_MANY_MAX));
-	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, &count);
 	idset_init(set, count);
 	for (int i = 0; i < count; i++)
 	{
-		char	   *id;
+		char	   *id = TextDatumGetCString(elements[i]);
 
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("argument \"%s\" must not have null elements", arg),
-					 errhint("Element %d is null.", i + 1)));
-		id = TextDatumGetCString(elements[i]);
 		entity_id_check(id, arg);
 		idset_add(set, id);
 		pfree(id);
