@@ -50,7 +50,11 @@ OBJS = \
 	src/loop/compact.o \
 	src/loop/run_loop.o \
 	src/loop/manage.o \
-	src/loop/watch.o \
+	src/loop/remember.o \
+	src/loop/watch_catalog.o \
+	src/loop/watch_trigger.o \
+	src/loop/watch_manage.o \
+	src/loop/watch_ddl.o \
 	src/engine/shmem.o \
 	src/engine/wakeup.o \
 	src/engine/process.o \

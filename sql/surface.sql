@@ -28,6 +28,7 @@ WITH excused (proname, reason) AS (VALUES
     ('enqueue', 'hot; its own SQL is fully qualified'),
     ('enqueue_many', 'hot; its own SQL is fully qualified'),
     ('watch_trigger', 'hot; runs no SQL'),
+    ('watch_ddl', 'finds tables by the names in the user''s command; runs no SQL'),
     ('apply_fenced', 'hot; its own SQL is fully qualified'),
     ('fenced_write', 'hot; its own SQL is fully qualified'),
     ('fenced_epoch', 'hot; runs no SQL'),

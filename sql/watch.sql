@@ -108,12 +108,88 @@ SELECT * FROM watch_app.marked();
 SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
 INSERT INTO watch_app.device (id) VALUES (repeat('x', 512)), (repeat('y', 513)), (repeat('z', 600)), ('good');
 SELECT loop_name, left(entity_id, 20), marks FROM watch_app.marked();
+-- a column that is renamed is watched under its new name
 ALTER TABLE watch_app.device RENAME COLUMN id TO device_id;
 UPDATE watch_app.device SET want = 'z' WHERE device_id IN ('d1', 'd2');
 SELECT * FROM watch_app.marked();
 ALTER TABLE watch_app.device RENAME COLUMN device_id TO id;
+-- one that is gone fails nothing either; another type, name or schema of the table is all one
+CREATE TABLE watch_app.changing (id text, other text);
+SELECT reconcile.watch('fleet', 'watch_app.changing', 'id', '{other}');
+ALTER TABLE watch_app.changing RENAME COLUMN other TO another;
+ALTER TABLE watch_app.changing ALTER COLUMN id TYPE int USING id::int;
+ALTER TABLE watch_app.changing RENAME TO changed;
+ALTER TABLE watch_app.changed SET SCHEMA public;
+INSERT INTO public.changed VALUES (7, 'a');
+UPDATE public.changed SET another = 'a';
+SELECT * FROM watch_app.marked();
+SELECT * FROM reconcile.watch_problems();
+ALTER TABLE public.changed DROP COLUMN id;
+INSERT INTO public.changed VALUES ('b');
+SELECT * FROM watch_app.marked();
+SELECT * FROM reconcile.watch_problems();
+-- a copy of its definition is not watched
+CREATE TABLE watch_app.alike (LIKE public.changed INCLUDING ALL);
+SELECT count(*) FROM pg_trigger WHERE tgrelid = 'watch_app.alike'::regclass;
+DROP TABLE public.changed, watch_app.alike;
 DELETE FROM watch_app.device WHERE length(id) > 100;
 SELECT loop_name, left(entity_id, 20), marks FROM watch_app.marked();
+
+-- TRUNCATE marks all that the loop remembers, or '' if it can list its entities
+SELECT reconcile.enqueue('fleet', 'later', '1 hour'), reconcile.enqueue('fleet', 'later', '2 hours');
+INSERT INTO reconcile.entity VALUES ('fleet', 'dead', 1, 'permanent', 'RC004', 'never', now()), ('other', 'not of it', 1, NULL, 'P0001', 'no', now());
+TRUNCATE watch_app.device;
+SELECT entity_id, due_at <= clock_timestamp() AS due, count(*) FROM reconcile.mark GROUP BY 1, 2 ORDER BY 1, 2;
+DELETE FROM reconcile.entity WHERE loop_name = 'other';
+SELECT count(*) FROM watch_app.marked();
+BEGIN;
+UPDATE reconcile.loop SET lister = 'watch_app.list()' WHERE loop_name = 'fleet';
+SELECT reconcile.enqueue('fleet', 'later', '1 hour');
+TRUNCATE watch_app.device;
+SAVEPOINT again;
+TRUNCATE watch_app.device;
+ROLLBACK TO again;
+TRUNCATE watch_app.device;
+SELECT entity_id, due_at <= clock_timestamp() AS due, count(*) FROM reconcile.mark GROUP BY 1, 2 ORDER BY 1, 2;
+ROLLBACK;
+
+-- Under session_replication_role = replica, as where a subscription applies, rows mark: each entity once in a transaction
+CREATE TABLE watch_app.applied (id text, want text, have text);
+SELECT reconcile.watch('fleet', 'watch_app.applied', 'id');
+SET session_replication_role = replica;
+INSERT INTO watch_app.applied SELECT 'one', 'a' FROM generate_series(1, 100000);
+SELECT * FROM watch_app.marked();
+BEGIN;
+UPDATE watch_app.applied SET id = 'two' WHERE ctid IN ('(0,1)', '(0,2)');
+DELETE FROM watch_app.applied;
+SELECT entity_id, count(*) FROM reconcile.mark GROUP BY 1 ORDER BY 1;
+-- what is undone, or forgotten, is marked anew
+SAVEPOINT undone;
+INSERT INTO watch_app.applied VALUES ('three');
+ROLLBACK TO undone;
+INSERT INTO watch_app.applied VALUES ('three'), (repeat('x', 600)), (repeat('y', 600)), (NULL);
+SELECT reconcile.forget('fleet', 'three');
+INSERT INTO watch_app.applied VALUES ('three'), ('four');
+COMMIT;
+SELECT * FROM watch_app.marked();
+SELECT reconcile.watch('fleet', 'watch_app.applied', 'id', '{want}');
+UPDATE watch_app.applied SET want = 'b', have = 'b' WHERE id = 'four';
+UPDATE watch_app.applied SET have = 'c';
+SELECT * FROM watch_app.marked();
+SELECT reconcile.enqueue('fleet', 'later', '1 hour');
+TRUNCATE watch_app.applied;
+SELECT * FROM watch_app.marked();
+RESET session_replication_role;
+DROP TABLE watch_app.applied;
+-- ENABLE TRIGGER ALL, as pg_restore --disable-triggers leaves it, does not make it mark twice
+ALTER TABLE watch_app.device DISABLE TRIGGER ALL;
+SELECT * FROM reconcile.watch_problems();
+ALTER TABLE watch_app.device ENABLE TRIGGER ALL;
+INSERT INTO watch_app.device VALUES ('once');
+SELECT * FROM watch_app.marked();
+SELECT * FROM reconcile.watch_problems();
+SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
+SELECT * FROM reconcile.watch_problems();
 
 -- 100,000 rows are 100,000 entities with one insert
 TRUNCATE watch_app.device;
@@ -157,6 +233,29 @@ SELECT loop_name, entity_id, count(*) AS runs, max(epoch) AS epoch, max(attempt)
   FROM watch_app.runs GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT id, have FROM watch_app.device ORDER BY id;
 SELECT reconcile.drop_loop('converge');
+-- nor does its TRUNCATE; what else the loop remembers runs
+TRUNCATE watch_app.runs;
+CREATE TABLE watch_app.wiped (id text);
+CREATE FUNCTION watch_app.wipe(entity_id text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO watch_app.runs SELECT * FROM reconcile.current_run();
+    IF (SELECT count(*) FROM watch_app.runs r WHERE r.entity_id = wipe.entity_id) < 3 THEN
+        TRUNCATE watch_app.wiped;
+    END IF;
+END $$;
+SELECT reconcile.create_loop('wipe', 'watch_app.wipe', default_requeue => NULL);
+SELECT reconcile.watch('wipe', 'watch_app.wiped', 'id');
+BEGIN;
+SELECT reconcile.enqueue('wipe', 'later', '1 hour'), reconcile.enqueue('wipe', 'now');
+COMMIT;
+CALL reconcile.run_loop('wipe');
+CALL reconcile.run_loop('wipe');
+SET statement_timeout = '60 s';
+DO $$ BEGIN WHILE EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'wipe' AND state <> 'waiting') LOOP END LOOP; END $$;
+RESET statement_timeout;
+SELECT entity_id, count(*) FROM watch_app.runs GROUP BY 1 ORDER BY 1;
+SELECT reconcile.drop_loop('wipe');
+DROP TABLE watch_app.wiped;
 DELETE FROM watch_app.device;
 SET ROLE regress_watch_owner;
 SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
@@ -194,6 +293,8 @@ CREATE FOREIGN TABLE watch_app.ft (id text) SERVER regress_watch_server;
 CREATE SEQUENCE watch_app.seq;
 CREATE TABLE watch_app.parted (id text) PARTITION BY LIST (id);
 CREATE TABLE watch_app.parted_a PARTITION OF watch_app.parted DEFAULT;
+CREATE TABLE watch_app.parted_foreign (id text) PARTITION BY LIST (id);
+CREATE FOREIGN TABLE watch_app.parted_ft PARTITION OF watch_app.parted_foreign DEFAULT SERVER regress_watch_server;
 CREATE TABLE watch_app.parent (id text);
 CREATE TABLE watch_app.child () INHERITS (watch_app.parent);
 CREATE TEMP TABLE watch_temp (id text);
@@ -204,8 +305,8 @@ SELECT reconcile.watch('fleet', 'watch_app.seq', 'id');
 SELECT reconcile.watch('fleet', 'pg_catalog.pg_class', 'relname');
 SELECT reconcile.watch('fleet', 'reconcile.mark_0', 'entity_id');
 SELECT reconcile.watch('fleet', 'watch_temp', 'id');
-SELECT reconcile.watch('fleet', 'watch_app.parted', 'id');
 SELECT reconcile.watch('fleet', 'watch_app.parted_a', 'id');
+SELECT reconcile.watch('fleet', 'watch_app.parted_foreign', 'id');
 SELECT reconcile.watch('fleet', 'watch_app.parent', 'id');
 SELECT reconcile.watch('fleet', 'watch_app.child', 'id');
 SELECT reconcile.watch('fleet', 'watch_app.device', 'nothing');
@@ -251,6 +352,7 @@ SELECT reconcile.watch('fleet', 'watch_app.dropped', 'id');
 DELETE FROM reconcile.loop WHERE loop_name = 'fleet';
 INSERT INTO watch_app.dropped VALUES ('a');
 SELECT count(*) FROM reconcile.mark;
+SELECT * FROM reconcile.watch_problems() WHERE relation = 'watch_app.dropped';
 SELECT reconcile.create_loop('fleet', owner => 'regress_watch_owner');
 DROP TABLE watch_app.dropped;
 INSERT INTO watch_app.device VALUES ('still');
@@ -261,6 +363,7 @@ BEGIN;
 SET LOCAL client_min_messages = warning;
 DROP EXTENSION reconcile;
 SELECT count(*) FROM pg_trigger WHERE tgrelid = 'watch_app.device'::regclass;
+SELECT count(*) FROM pg_event_trigger WHERE evtname = 'reconcile_watch';
 INSERT INTO watch_app.device VALUES ('free');
 ROLLBACK;
 

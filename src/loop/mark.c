@@ -51,6 +51,7 @@ enum
 #define MARK_BATCH	1000		/* rows handed to the heap at once */
 
 int			(*mark_current_segment_hook) (void) = NULL;
+uint64		mark_deletions = 0;
 
 static Relation
 segment_open(int segment, LOCKMODE mode)
@@ -325,7 +326,10 @@ delete_marks(const char *loop_name, const char *entity_id, const MarkRef *refs, 
 			/* somebody else may have deleted it meanwhile: then it is answered */
 			if (table_tuple_delete(rel, &slot->tts_tid, GetCurrentCommandId(true), snapshot,
 								   InvalidSnapshot, wait, &failure, false) == TM_Ok)
+			{
 				deleted++;
+				mark_deletions++;
+			}
 		}
 		if (rel != NULL)
 		{

@@ -90,6 +90,9 @@ extern int	mark_delete(const char *loop_name, const char *entity_id, const MarkR
 /* The same, but for those that an open transaction is deleting: never waits. */
 extern int	mark_try_delete(const char *loop_name, const char *entity_id, const MarkRef *refs, int n);
 
+/* Marks that this backend has deleted: while it stays the same, a mark that was made is there. */
+extern uint64 mark_deletions;
+
 /* Called for each visible mark of a scan; loop_name and entity_id live until it returns. */
 typedef void (*MarkVisitor) (const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg);
 

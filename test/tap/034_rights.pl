@@ -82,7 +82,10 @@ my %function = (
 	capability_functions => ['nobody'],
 	json_merge_patch => ['PUBLIC'],
 	rows_changed => ['nobody'],
-	watch_trigger => ['nobody']);
+	watch_trigger => ['nobody'],
+	watch_ddl => ['nobody'],
+	watch_triggers => ['nobody'],
+	watch_problems => ['nobody']);
 my @capabilities = qw(observe trigger lease fence work command place operate define);
 
 is(sql($node, q{SELECT string_agg(DISTINCT proname, ' ' ORDER BY proname) FROM pg_proc WHERE pronamespace = 'reconcile'::regnamespace}),

@@ -1,0 +1,363 @@
+/*
+ * watch_ddl.c
+ *		The event trigger that follows what users do to watched tables.
+ *
+ *		- a partition that is made or attached gets the triggers of its root;
+ *		- one that is detached loses them;
+ *		- a column that is renamed is watched under its new name;
+ *		- a table that is watched by itself, and comes under a parent that is not
+ *		  (or the other way round), is worth a warning.
+ *
+ * It never fails the user's command: it runs in a subtransaction whose error
+ * becomes a warning, and waits for no lock.  What it left undone is listed by
+ * watch_problems().  Of all other DDL it looks at the parse tree and nothing
+ * else.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/partition.h"
+#include "catalog/pg_inherits.h"
+#include "commands/event_trigger.h"
+#include "fmgr.h"
+#include "nodes/parsenodes.h"
+#include "storage/lmgr.h"
+#include "utils/lsyscache.h"
+#include "utils/resowner.h"
+
+#include "core/errors.h"
+#include "core/install.h"
+#include "loop/watch.h"
+
+/* ----------------------------------------------------------------
+ * Bringing one table up to date
+ * ----------------------------------------------------------------
+ */
+
+/* Has the command itself locked the table, or nobody else?  If not, it is left as it is. */
+static bool
+lock_at_once(Oid relation)
+{
+	if (ConditionalLockRelationOid(relation, AccessExclusiveLock))
+		return true;
+	ereport(WARNING,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("the watch triggers of \"%s\" could not be changed, as it is in use", get_rel_name(relation)),
+			 errhint("Call reconcile.watch() or reconcile.unwatch() again for the watched table.")));
+	return false;
+}
+
+static void
+warn_of_parent(const char *loop_name, Oid relation)
+{
+	ereport(WARNING,
+			(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+			 errmsg("loop \"%s\" watches \"%s\", but not the table that it is now part of",
+					loop_name, get_rel_name(relation)),
+			 errdetail("It sees the statements that name this table, and no others."),
+			 errhint("Call reconcile.watch() for the partitioned table, and reconcile.unwatch() for this one.")));
+}
+
+/* The table is to have the watches of its root (NIL: there is none, or it is not watched). */
+static void
+follow_table(Oid relation, List *specs)
+{
+	List	   *triggers = watch_triggers(relation);
+	List	   *seen = NIL;
+	ListCell   *cell;
+
+	foreach(cell, triggers)
+	{
+		WatchTrigger *trigger = lfirst(cell);
+		char	   *loop_name = trigger->spec.loop_name;
+
+		if (watch_spec_of(specs, loop_name) != NULL || watch_spec_of(seen, loop_name) != NULL)
+			continue;
+		seen = lappend(seen, &trigger->spec);
+		if (trigger->part)
+		{
+			if (lock_at_once(relation))
+				(void) watch_remove(relation, loop_name);
+		}
+		else if (has_superclass(relation))
+			warn_of_parent(loop_name, relation);
+	}
+
+	if (specs != NIL && get_rel_relkind(relation) == RELKIND_FOREIGN_TABLE)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is a foreign table, and part of a watched table", get_rel_name(relation)),
+				 errdetail("Changes of its rows are not seen, and fail in a statement that names the watched table."),
+				 errhint("Detach it, or call reconcile.unwatch() for the watched table.")));
+		return;
+	}
+	foreach(cell, specs)
+	{
+		const WatchSpec *spec = lfirst(cell);
+
+		if (watch_is_whole(relation, triggers, spec, true) || !lock_at_once(relation))
+			continue;
+		(void) watch_remove(relation, spec->loop_name);
+		watch_put(relation, spec, true);
+	}
+}
+
+/* A table that was made, attached, detached, or made to inherit; with all that is below it. */
+static void
+follow(Oid relation)
+{
+	List	   *specs = NIL;
+	ListCell   *cell;
+
+	if (get_rel_relispartition(relation))
+		specs = watch_specs(llast_oid(get_partition_ancestors(relation)));
+	foreach(cell, find_all_inheritors(relation, NoLock, NULL))
+		follow_table(lfirst_oid(cell), specs);
+}
+
+/* ----------------------------------------------------------------
+ * Which commands
+ * ----------------------------------------------------------------
+ */
+
+static void
+follow_named(const RangeVar *name)
+{
+	Oid			relation = RangeVarGetRelid(name, NoLock, true);
+
+	if (OidIsValid(relation))
+		follow(relation);
+}
+
+/* The table that others inherit from, in the old way, is watched: it does not see theirs. */
+static void
+follow_parent(const RangeVar *name)
+{
+	Oid			parent = RangeVarGetRelid(name, NoLock, true);
+	ListCell   *cell;
+
+	if (!OidIsValid(parent) || get_rel_relkind(parent) == RELKIND_PARTITIONED_TABLE)
+		return;
+	foreach(cell, watch_specs(parent))
+		ereport(WARNING,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("loop \"%s\" watches \"%s\", but not the tables that inherit from it",
+						((WatchSpec *) lfirst(cell))->loop_name, get_rel_name(parent)),
+				 errdetail("It sees the statements that name \"%s\", and no others.", get_rel_name(parent))));
+}
+
+static void
+follow_create(const CreateStmt *statement)
+{
+	Oid			namespace = RangeVarGetCreationNamespace(statement->relation);
+	Oid			relation = get_relname_relid(statement->relation->relname, namespace);
+	ListCell   *cell;
+
+	if (!OidIsValid(relation))
+		return;
+	follow(relation);
+	foreach(cell, statement->inhRelations)
+		follow_parent(lfirst(cell));
+}
+
+static void
+follow_alter(const AlterTableStmt *statement)
+{
+	ListCell   *cell;
+
+	foreach(cell, statement->cmds)
+	{
+		AlterTableCmd *command = lfirst(cell);
+
+		switch (command->subtype)
+		{
+			case AT_AttachPartition:
+			case AT_DetachPartition:
+			case AT_DetachPartitionFinalize:
+				follow_named(((PartitionCmd *) command->def)->name);
+				break;
+			case AT_AddInherit:
+				follow_named(statement->relation);
+				follow_parent((RangeVar *) command->def);
+				break;
+			default:
+				break;
+		}
+	}
+}
+
+/* Watches the column under its new name; false: the watch has nothing to do with it. */
+static bool
+rename_column(WatchSpec *spec, const char *from, const char *to)
+{
+	bool		changed = false;
+	ListCell   *cell;
+
+	if (strcmp(spec->entity_column, from) == 0)
+	{
+		spec->entity_column = pstrdup(to);
+		changed = true;
+	}
+	foreach(cell, spec->columns)
+	{
+		if (strcmp(strVal(lfirst(cell)), from) != 0)
+			continue;
+		lfirst(cell) = makeString(pstrdup(to));
+		changed = true;
+	}
+	return changed;
+}
+
+static void
+follow_rename(const RenameStmt *statement)
+{
+	Oid			named = RangeVarGetRelid(statement->relation, NoLock, true);
+	ListCell   *cell;
+
+	if (!OidIsValid(named))
+		return;
+	foreach(cell, find_all_inheritors(named, NoLock, NULL))
+	{
+		Oid			relation = lfirst_oid(cell);
+		List	   *seen = NIL;
+		ListCell   *trigger_cell;
+
+		foreach(trigger_cell, watch_triggers(relation))
+		{
+			WatchTrigger *trigger = lfirst(trigger_cell);
+
+			if (watch_spec_of(seen, trigger->spec.loop_name) != NULL)
+				continue;
+			seen = lappend(seen, &trigger->spec);
+			if (!rename_column(&trigger->spec, statement->subname, statement->newname) || !lock_at_once(relation))
+				continue;
+			(void) watch_remove(relation, trigger->spec.loop_name);
+			watch_put(relation, &trigger->spec, trigger->part);
+		}
+	}
+}
+
+/* Could the statement concern a watch?  From the parse tree alone. */
+static bool
+concerns(Node *statement)
+{
+	ListCell   *cell;
+
+	switch (nodeTag(statement))
+	{
+		case T_CreateStmt:
+		case T_CreateForeignTableStmt:
+			return ((CreateStmt *) statement)->inhRelations != NIL;
+		case T_CreateSchemaStmt:
+			foreach(cell, ((CreateSchemaStmt *) statement)->schemaElts)
+			{
+				if (concerns(lfirst(cell)))
+					return true;
+			}
+			return false;
+		case T_AlterTableStmt:
+			foreach(cell, ((AlterTableStmt *) statement)->cmds)
+			{
+				switch (((AlterTableCmd *) lfirst(cell))->subtype)
+				{
+					case AT_AttachPartition:
+					case AT_DetachPartition:
+					case AT_DetachPartitionFinalize:
+					case AT_AddInherit:
+						return true;
+					default:
+						break;
+				}
+			}
+			return false;
+		case T_RenameStmt:
+			return ((RenameStmt *) statement)->renameType == OBJECT_COLUMN &&
+				((RenameStmt *) statement)->relation != NULL;
+		default:
+			return false;
+	}
+}
+
+static void
+follow_statement(Node *statement)
+{
+	ListCell   *cell;
+
+	switch (nodeTag(statement))
+	{
+		case T_CreateStmt:
+		case T_CreateForeignTableStmt:
+			follow_create((CreateStmt *) statement);
+			break;
+		case T_CreateSchemaStmt:
+			foreach(cell, ((CreateSchemaStmt *) statement)->schemaElts)
+				follow_statement(lfirst(cell));
+			break;
+		case T_AlterTableStmt:
+			follow_alter((AlterTableStmt *) statement);
+			break;
+		case T_RenameStmt:
+			follow_rename((RenameStmt *) statement);
+			break;
+		default:
+			break;
+	}
+}
+
+/* In a subtransaction, whose error becomes a warning; only a cancel is raised. */
+static void
+follow_safely(Node *statement)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		follow_statement(statement);
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_END_TRY();
+
+	if (error == NULL)
+		return;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);
+	ereport(WARNING,
+			(errcode(error->sqlerrcode),
+			 errmsg("the watch triggers could not be brought up to date: %s", error->message),
+			 errhint("Call reconcile.watch() again for the watched table.")));
+	FreeErrorData(error);
+}
+
+PG_FUNCTION_INFO_V1(reconcile_watch_ddl);
+Datum
+reconcile_watch_ddl(PG_FUNCTION_ARGS)
+{
+	Node	   *statement;
+
+	if (!CALLED_AS_EVENT_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_EVENT_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function reconcile.watch_ddl() can only be called as an event trigger")));
+	statement = ((EventTriggerData *) fcinfo->context)->parsetree;
+	/* while our own script runs there is nothing to watch for yet */
+	if (concerns(statement) && install_find() != NULL)
+		follow_safely(statement);
+	return PointerGetDatum(NULL);
+}
