@@ -207,6 +207,7 @@ reconcile_watch(PG_FUNCTION_ARGS)
 	ListCell   *cell;
 	LoopRules	rules;
 	Relation	rel;
+	bool		replaces;
 
 	require_writable("watch");
 	spec.loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
@@ -220,7 +221,8 @@ reconcile_watch(PG_FUNCTION_ARGS)
 	access_require(CAP_DEFINE, spec.loop_name);
 	loop_require(spec.loop_name, &rules);
 
-	tables = lock_tables(relation, watch_triggers(relation) == NIL ? ShareRowExclusiveLock : AccessExclusiveLock);
+	replaces = watch_spec_of(watch_specs(relation), spec.loop_name) != NULL;
+	tables = lock_tables(relation, replaces ? AccessExclusiveLock : ShareRowExclusiveLock);
 	rel = relation_open(relation, NoLock);
 	require_watchable(rel);
 	require_no_foreign_partition(rel, tables);
