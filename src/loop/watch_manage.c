@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/relation.h"
 #include "catalog/catalog.h"
 #include "catalog/partition.h"
@@ -16,12 +17,12 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "core/access.h"
+#include "core/arrays.h"
 #include "core/compat.h"
 #include "core/errors.h"
 #include "core/ident.h"
@@ -139,31 +140,17 @@ require_column(Relation rel, const char *column, const char *arg)
 static List *
 columns_arg(FunctionCallInfo fcinfo, int n)
 {
-	ArrayType  *array;
 	Datum	   *elements;
-	bool	   *nulls;
 	int			count;
 	List	   *names = NIL;
 
 	if (PG_ARGISNULL(n))
 		return NIL;
-	array = PG_GETARG_ARRAYTYPE_P(n);
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
-				 errmsg("argument \"columns\" must be a one-dimensional array")));
-	deconstruct_array(array, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR, &elements, &nulls, &count);
+	count = array_arg(fcinfo, n, "columns", NAMEOID, MaxHeapAttributeNumber, &elements);
 	if (count == 0)
 		arg_invalid("columns", "must not be empty", "NULL means that a change of any column counts.");
 	for (int i = 0; i < count; i++)
-	{
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("argument \"columns\" must not have null elements"),
-					 errhint("Element %d is null.", i + 1)));
 		names = lappend(names, makeString(pstrdup(NameStr(*DatumGetName(elements[i])))));
-	}
 	return names;
 }
 
