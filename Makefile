@@ -30,6 +30,7 @@ OBJS = \
 	src/core/plan.o \
 	src/core/access.o \
 	src/core/guc.o \
+	src/core/tally.o \
 	src/core/wake.o \
 	src/lease/lease.o \
 	src/lease/lease_sql.o \
@@ -41,11 +42,13 @@ OBJS = \
 	src/loop/mark.o \
 	src/loop/due.o \
 	src/loop/decide.o \
+	src/loop/observed.o \
 	src/loop/entity.o \
 	src/loop/claim.o \
 	src/loop/claim_sql.o \
 	src/loop/lister.o \
 	src/loop/repository.o \
+	src/loop/dead.o \
 	src/loop/run.o \
 	src/loop/compact.o \
 	src/loop/run_loop.o \
@@ -56,6 +59,8 @@ OBJS = \
 	src/loop/watch_manage.o \
 	src/loop/watch_ddl.o \
 	src/engine/shmem.o \
+	src/engine/stats.o \
+	src/engine/runlog.o \
 	src/engine/wakeup.o \
 	src/engine/process.o \
 	src/engine/launcher.o \
@@ -67,9 +72,13 @@ OBJS = \
 	src/engine/lend.o \
 	src/engine/lend_answer.o \
 	src/engine/rotate.o \
+	src/engine/publish.o \
 	src/engine/executor.o \
 	src/engine/ddl.o \
-	src/engine/engine.o
+	src/engine/engine.o \
+	src/observe/sight.o \
+	src/observe/metrics.o \
+	src/observe/health.o
 
 # The install script is these parts in this order.
 SQL_PARTS = \
@@ -83,6 +92,7 @@ SQL_PARTS = \
 	src/loop/run.sql \
 	src/loop/claim.sql \
 	src/engine/engine.sql \
+	src/observe/observe.sql \
 	src/observe/views.sql \
 	src/core/grants.sql
 
@@ -94,7 +104,7 @@ ifeq ($(strip $(DOCS)),)
 undefine DOCS
 endif
 
-PG_CPPFLAGS = -I$(SRCROOT)/src
+PG_CPPFLAGS = -I$(SRCROOT)/src -DRECONCILE_VERSION='"$(EXTVERSION)"'
 
 # The server's own flags bring -Wdeclaration-after-statement, -Wvla and
 # -Wmissing-prototypes. Clang is handed flags that were chosen for gcc, so it

@@ -73,13 +73,14 @@ SELECT reconcile.pause_loop('queue_b');
 SELECT reconcile.enqueue('queue_b', 'e1');
 SELECT loop_name, state FROM reconcile.work WHERE loop_name = 'queue_b';
 
--- What views make of failures; a next look is a mark of kind l
+-- What views make of failures; a next look after one is a mark of kind b. An entity that is dead and was triggered
+-- again is one state in "work", and counts as both in "loops"
 INSERT INTO reconcile.entity VALUES
     ('queue_b', 'backoff', 2, NULL, '22012', 'division by zero', '2026-01-01'),
     ('queue_b', 'dead', 5, 'attempts', 'P0001', 'secret', '2026-01-02'),
     ('queue_b', 'crashed', 5, 'crash', 'XX000', 'gone', '2026-01-03'),
     ('queue_b', 'reborn', 1, 'permanent', 'RC004', 'never', '2026-01-04');
-INSERT INTO reconcile.mark_1 VALUES (1, '2200-01-01', '2026-01-01', 'l', 'queue_b', 'backoff');
+INSERT INTO reconcile.mark_1 VALUES (1, '2200-01-01', '2026-01-01', 'b', 'queue_b', 'backoff');
 SELECT reconcile.enqueue_many('queue_b', ARRAY['crashed', 'reborn']);
 SELECT entity_id, state, due_at IS NULL AS no_due, failures, last_error, last_sqlstate, last_run_at::date
   FROM reconcile.work WHERE loop_name = 'queue_b' ORDER BY entity_id COLLATE "C";

@@ -12,6 +12,7 @@
 #include "core/wake.h"
 #include "engine/engine.h"
 #include "fence/fence.h"
+#include "loop/dead.h"
 #include "loop/repository.h"
 
 COMPAT_MODULE_MAGIC;
@@ -27,6 +28,7 @@ _PG_init(void)
 	wake_init();
 	fence_init();
 	repository_init();
+	dead_init();
 	if (preloaded)
 		engine_init();
 }

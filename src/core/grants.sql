@@ -10,6 +10,7 @@ CREATE FUNCTION reconcile.capability_functions(capability text) RETURNS SETOF te
 BEGIN ATOMIC
     SELECT p.oid::pg_catalog.regprocedure::text
       FROM (VALUES
+        ('observe', 'metrics'), ('observe', 'metrics_text'),
         ('trigger', 'enqueue'), ('trigger', 'enqueue_many'),
         ('lease', 'acquire_lease'), ('lease', 'try_acquire_lease'), ('lease', 'renew_lease'),
         ('lease', 'renew_leases'), ('lease', 'release_lease'), ('lease', 'bind_lease'),
@@ -43,8 +44,12 @@ GRANT EXECUTE ON FUNCTION
     reconcile.may_observe(text),
     reconcile.may_see_errors(text),
     reconcile.running(),
-    reconcile.worker_list()
+    reconcile.worker_list(),
+    reconcile.loop_counts(),
+    reconcile.recent_runs(),
+    reconcile.health_checks()
     TO PUBLIC;
 -- These show a caller only what he may observe.
 GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources,
-    reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers TO PUBLIC;
+    reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers,
+    reconcile.runs, reconcile.health TO PUBLIC;

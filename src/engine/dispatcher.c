@@ -67,6 +67,8 @@ dispatcher_detach(int code, Datum arg)
 	}
 	LWLockRelease(&engine->lock);
 	engine_wake_launcher();
+	/* who waits for a look need not wait longer */
+	ConditionVariableBroadcast(&self.db->looked);
 	/* what was given up for us is for others */
 	pool_wake_others();
 
@@ -110,6 +112,7 @@ static bool
 dispatcher_done(void)
 {
 	bool		done;
+	bool		forget = false;
 
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
 	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
@@ -118,9 +121,12 @@ dispatcher_done(void)
 	{
 		self.db->done = true;
 		self.db->state = DATABASE_EXITED;
+		forget = !self.db->leave;
 	}
 	LWLockRelease(&self.db->ring_lock);
 	LWLockRelease(&engine->lock);
+	if (forget)
+		stats_forget_database(MyDatabaseId);
 	return done;
 }
 
@@ -142,6 +148,7 @@ open_ring(void)
 	self.db->reload = self.db->rescan = self.db->prepared = self.db->stale = false;
 	self.db->leases = self.db->terms = false;
 	LWLockRelease(&self.db->ring_lock);
+	self.db->complete = false;
 	self.db->state = DATABASE_RUNNING;
 	self.db->wanted_again = false;
 	LWLockRelease(&engine->lock);
@@ -236,6 +243,7 @@ drop_absent_loops(void)
 		if (handout_has_jobs(loop) || lend_has(loop))
 			continue;
 		due_forget_loop(self.due, loop->due);
+		stats_forget(loop->rules.loop_name);
 		dlist_delete(&loop->link);
 		pfree(loop);
 	}
@@ -449,6 +457,8 @@ bring_loops_up_to_date(TimestampTz now)
 		owe_again(&self.reload_owed, now);
 		return;
 	}
+	if (!dlist_is_empty(&self.loops))
+		publish_open();
 	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
 	self.db->stale = self.db->reload;
 	LWLockRelease(&self.db->ring_lock);
@@ -506,6 +516,7 @@ take_messages(TimestampTz now)
 	if (self.rescan_owed)
 	{
 		self.rescan_owed = false;
+		self.recount_owed = true;
 		if (!process_transaction(rescan, NULL))
 			owe_again(&self.rescan_owed, now);
 	}
@@ -563,6 +574,7 @@ turn(void)
 	TimestampTz now = clock_now();
 	dlist_iter	iter;
 
+	publish_turn_begins();
 	handout_collect();
 	lend_collect();
 	take_messages(now);
@@ -583,6 +595,7 @@ turn(void)
 	lend_answer(self.caught_up);
 	handout_assign();
 	rotate_tend(now);
+	publish_turn_ends(now);
 	/* what waits for a loop that does not run now wakes nobody; what runs it will */
 	dispatcher_wake_at(due_next(self.due));
 }

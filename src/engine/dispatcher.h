@@ -9,6 +9,7 @@
  *		lend_answer.c	entities for outside workers
  *		pool.c			executor slots
  *		rotate.c		rotation of the mark segments
+ *		publish.c		counts for readers, NOTIFY
  */
 #ifndef RECONCILE_DISPATCHER_H
 #define RECONCILE_DISPATCHER_H
@@ -41,6 +42,14 @@ typedef struct DispatchLoop
 
 	int			executors;		/* that have a job of it, as of the last count */
 	int64		run_us;			/* moving average of a run */
+
+	int			unbegun;		/* jobs that wait behind a run, as of the last count */
+	TimestampTz unbegun_since;	/* when the oldest of them came due; 0 = none */
+
+	/* what others know of it */
+	LoopGauges	published;
+	int64		skipped_told;
+	int64		arrivals_told;
 } DispatchLoop;
 
 typedef struct Dispatcher
@@ -62,6 +71,7 @@ typedef struct Dispatcher
 	bool		leases_changed;	/* contend for those that we do not have */
 	bool		prepared;		/* look again until no prepared transaction with marks is left */
 	TimestampTz prepared_at;	/* when */
+	bool		recount_owed;	/* of who is dead */
 	int64		marks_seen;		/* since the segments' sizes were last looked at */
 	TimestampTz wake_at;		/* the earliest reason to wake up, of this turn */
 } Dispatcher;
@@ -98,6 +108,7 @@ extern void handout_cancel(const DispatchLoop *loop, CancelReason reason);	/* NU
 extern void handout_cancel_orphans(const char *loop_name);	/* runs of an earlier dispatcher */
 extern bool handout_leave(void);		/* asks all executors to leave; true when none is left */
 extern bool handout_has_jobs(const DispatchLoop *loop);
+extern void handout_count_unbegun(void);	/* of all loops */
 
 /* pool.c */
 extern bool pool_is_mine(const ExecSlot *slot);	/* has an executor of this dispatcher */
@@ -112,5 +123,10 @@ extern void pool_wake_others(void);		/* dispatchers of other databases that wait
 /* rotate.c */
 extern void rotate_init(void);
 extern void rotate_tend(TimestampTz now);
+
+/* publish.c */
+extern void publish_open(void);			/* once there is a loop */
+extern void publish_turn_begins(void);
+extern void publish_turn_ends(TimestampTz now);
 
 #endif							/* RECONCILE_DISPATCHER_H */

@@ -14,9 +14,11 @@
 #include "core/wake.h"
 #include "engine/engine.h"
 #include "engine/lend.h"
+#include "engine/runlog.h"
 #include "engine/shmem.h"
 #include "engine/wakeup.h"
 #include "lease/lease.h"
+#include "loop/dead.h"
 #include "loop/mark.h"
 
 /* When this life of the server began, if the one before it ended in a crash; else 0. */
@@ -40,6 +42,13 @@ wait_for_lease(long ms)
 		(void) ConditionVariableTimedSleep(&engine->lease_changed, ms, event);
 }
 
+static void
+observe_run(const RunObserved *run)
+{
+	stats_run(run);
+	runlog_add(run);
+}
+
 void
 engine_init(void)
 {
@@ -51,12 +60,95 @@ engine_init(void)
 	mark_current_segment_hook = wakeup_current_segment;
 	lease_started_at_hook = started_after_crash;
 	lease_wait_hook = wait_for_lease;
+	run_observed_hook = observe_run;
+	run_expected_hook = runlog_expect;
+	run_in_flight_hook = stats_in_flight;
+	dead_changed_hook = stats_dead_changed;
+	tally_hook = stats_tally;
 }
 
 /* ----------------------------------------------------------------
  * Sight
  * ----------------------------------------------------------------
  */
+
+static void
+slot_facts(EngineFacts *facts)
+{
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+		bool		up;
+		bool		busy = false;
+
+		SpinLockAcquire(&slot->mutex);
+		up = slot->state != EXEC_FREE && slot->pid != 0;
+		for (int j = 0; j < EXEC_JOBS; j++)
+			busy |= slot->jobs[j].state == JOB_RUNNING;
+		SpinLockRelease(&slot->mutex);
+		if (!up)
+			continue;
+		facts->processes++;
+		if (busy)
+			facts->slots_busy++;
+		else
+			facts->slots_idle++;
+	}
+}
+
+static void
+database_facts(EngineFacts *facts)
+{
+	int			index = engine_my_database();
+	EngineDatabase *db;
+
+	if (index < 0)
+		return;
+	db = &engine->databases[index];
+	facts->known = true;
+	facts->dispatching = db->state == DATABASE_RUNNING;
+	facts->failures = db->failures;
+	facts->blocked_by = db->blocked_by;
+	facts->slot_wanted = db->slot_wanted;
+	facts->rotating_since = db->rotating_since;
+	LWLockAcquire(&db->ring_lock, LW_SHARED);
+	facts->messages = db->head - db->tail;
+	facts->overflows = db->overflows;
+	facts->overflowed_at = db->overflowed_at;
+	LWLockRelease(&db->ring_lock);
+}
+
+bool
+engine_facts(EngineFacts *facts)
+{
+	memset(facts, 0, sizeof(*facts));
+	if (engine == NULL)
+		return false;
+	facts->slots = engine->nslots;
+	facts->restarts = pg_atomic_read_u64(&engine->restarts);
+	facts->uncounted = pg_atomic_read_u64(&engine->stats.dropped);
+	facts->processes = engine->launcher_pid != 0;
+	for (int i = 0; i < ENGINE_DATABASES; i++)
+	{
+		if (engine->databases[i].state != DATABASE_FREE && engine->databases[i].pid != 0)
+		{
+			facts->processes++;
+			facts->databases++;
+		}
+	}
+	slot_facts(facts);
+	database_facts(facts);
+	return true;
+}
+
+bool
+engine_is_current(const LoopGauges *gauges)
+{
+	int			index = engine_my_database();
+
+	return index >= 0 && engine->databases[index].state == DATABASE_RUNNING &&
+		gauges->dispatcher == engine->databases[index].generation;
+}
 
 /* Runs in flight in this database that the caller may observe, from shared memory; none without preload. */
 PG_FUNCTION_INFO_V1(reconcile_running);

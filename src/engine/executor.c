@@ -261,9 +261,10 @@ job_execute(ExecJob *job)
 	debug_query_string = NULL;
 	pgstat_report_activity(STATE_IDLE, NULL);
 
+	job->ended_at = clock_now();
 	SpinLockAcquire(&slot->mutex);
 	job->state = JOB_DONE;
-	slot->last_done_at = clock_now();
+	slot->last_done_at = job->ended_at;
 	SpinLockRelease(&slot->mutex);
 	if (dispatcher_alive())
 		engine_wake_dispatcher(slot->database_index);
@@ -303,6 +304,7 @@ job_next(void)
 	{
 		next->state = JOB_RUNNING;
 		next->started_at = now;
+		next->pid = MyProcPid;
 	}
 	SpinLockRelease(&slot->mutex);
 	return next;

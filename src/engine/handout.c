@@ -106,6 +106,26 @@ lister_gone(JobTrack *track, TimestampTz now)
 			 errhint("Define the function again, or change the loop with reconcile.alter_loop().")));
 }
 
+/* A run was booked, as a success or a failure. */
+static void
+observe(const ExecJob *job, const LoopRun *failed, TimestampTz ended_at)
+{
+	RunObserved observed = {
+		.loop_name = job->rules.loop_name,
+		.entity_id = job->entity_id,
+		.ready_at = job->ready_at,
+		.started_at = job->started_at,
+		.ended_at = ended_at,
+		.result = failed != NULL ? failed->result : job->result,
+		.sqlstate = failed != NULL ? failed->sqlstate : job->sqlstate,
+		.attempt = failed != NULL ? failed->attempt : job->attempt,
+		.epoch = job->epoch,
+		.pid = job->pid
+	};
+
+	run_observed_hook(&observed);
+}
+
 static void
 finished(JobTrack *track, ExecJob *job, TimestampTz now)
 {
@@ -117,6 +137,7 @@ finished(JobTrack *track, ExecJob *job, TimestampTz now)
 			loop->suspend_ms = 0;
 			loop->suspend_logged_at = 0;
 			loop->run_us = (loop->run_us * 7 + (now - job->started_at)) / 8;
+			observe(job, NULL, job->ended_at);
 			due_answered(dispatcher->due, track->entity, job->has_look ? &job->look : NULL, now);
 			break;
 		case RUN_DROPPED:
@@ -228,7 +249,10 @@ job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 			dispatcher_wake_at(look_at);
 			return false;
 		}
-		(void) process_transaction(book_vanished, &vanished);
+		vanished.run.outcome = RUN_DROPPED;
+		if (process_transaction(book_vanished, &vanished) && vanished.run.outcome == RUN_DONE)
+			observe(job, &vanished.run, now);
+		pg_atomic_fetch_add_u64(&engine->restarts, 1);
 	}
 	/* it may have committed before it went: only the segments know */
 	dispatcher->rescan_owed = true;
@@ -487,6 +511,34 @@ next_entity(const DispatchLoop *loop)
 		return NULL;
 	entity = due_find(dispatcher->due, loop->due, "");
 	return entity != NULL && entity->state == DUE_READY ? entity : NULL;
+}
+
+void
+handout_count_unbegun(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &dispatcher->loops)
+	{
+		DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
+
+		loop->unbegun = 0;
+		loop->unbegun_since = 0;
+	}
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		for (int j = 0; j < EXEC_JOBS; j++)
+		{
+			DispatchLoop *loop = tracks[i][j].loop;
+			const ExecJob *job = &engine_slot(i)->jobs[j];
+
+			if (tracks[i][j].entity == NULL || job->state != JOB_ASSIGNED)
+				continue;
+			loop->unbegun++;
+			if (loop->unbegun_since == 0 || job->ready_at < loop->unbegun_since)
+				loop->unbegun_since = job->ready_at;
+		}
+	}
 }
 
 static void

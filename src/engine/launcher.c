@@ -193,6 +193,7 @@ tend_database(int index, int64 *wait_ms)
 			else
 			{
 				db->failures++;
+				pg_atomic_fetch_add_u64(&engine->restarts, 1);
 				/* the first one is started again at once: it may have been asked to leave */
 				db->start_after = db->failures > 1 ? clock_add_ms(now, backoff_ms(db->failures - 1)) : 0;
 			}
@@ -218,6 +219,8 @@ tend_database(int index, int64 *wait_ms)
 	checked = process_transaction(check_database, &check);
 	if (!checked || !check.connectable)
 	{
+		if (checked)
+			stats_forget_database(check.database);
 		LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
 		if (db->state == DATABASE_WANTED && db->database == check.database)
 		{

@@ -190,10 +190,13 @@ rotate_tend(TimestampTz now)
 
 	if (!waiting)
 	{
+		dispatcher->db->rotating_since = 0;
 		retry_at = 0;
 		retry_ms = 0;
 		return;
 	}
+	if (dispatcher->db->rotating_since == 0)
+		dispatcher->db->rotating_since = now;
 	retry_ms = retry_ms == 0 ? RETRY_MIN_MS : Min(retry_ms * 2, RETRY_MAX_MS);
 	retry_at = clock_add_ms(now, retry_ms);
 	dispatcher_wake_at(retry_at);

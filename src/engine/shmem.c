@@ -81,14 +81,21 @@ shmem_startup(void)
 		memset(engine, 0, rings_offset());
 		LWLockInitialize(&engine->lock, tranche);
 		ConditionVariableInit(&engine->lease_changed);
+		pg_atomic_init_u64(&engine->restarts, 0);
+		stats_init(&engine->stats, tranche);
 		engine->started_at = clock_now();
 		engine->crashed = last_life_crashed();
 		engine->nslots = guc_max_workers;
 		engine->ring_size = guc_ring_size;
 		for (int i = 0; i < ENGINE_DATABASES; i++)
 		{
-			LWLockInitialize(&engine->databases[i].ring_lock, tranche);
-			pg_atomic_init_u32(&engine->databases[i].segment, 0);
+			EngineDatabase *db = &engine->databases[i];
+
+			LWLockInitialize(&db->ring_lock, tranche);
+			pg_atomic_init_u32(&db->segment, 0);
+			pg_atomic_init_u64(&db->looks_asked, 0);
+			pg_atomic_init_u64(&db->looks_done, 0);
+			ConditionVariableInit(&db->looked);
 		}
 		for (int i = 0; i < engine->nslots; i++)
 			SpinLockInit(&engine_slot(i)->mutex);

@@ -8,6 +8,7 @@
  *		engine->lock		the tables of databases and slots: who has which
  *		database->ring_lock	the ring and the flags beside it
  *		slot->mutex			state of the slot and of its jobs
+ *		stats.lock			which reconciler id has which slot of the counters
  *
  * A dispatcher fills a job while it is JOB_EMPTY and the executor empties it
  * while it is JOB_RUNNING; only the change of state is under the mutex.
@@ -21,6 +22,7 @@
 #include "storage/spin.h"
 
 #include "core/wake.h"
+#include "engine/stats.h"
 #include "loop/due.h"
 #include "loop/run.h"
 
@@ -55,6 +57,14 @@ typedef struct EngineDatabase
 
 	pg_atomic_uint32 segment;	/* the current mark segment */
 
+	/* sight */
+	uint32		runlog;			/* dsm_handle of its last runs; 0 = none, else kept for ever */
+	bool		complete;		/* what its dispatcher last showed was all that there is */
+	TimestampTz rotating_since; /* a segment that should be empty is not; 0 = none */
+	pg_atomic_uint64 looks_asked;	/* of the dispatcher: to show what is there now */
+	pg_atomic_uint64 looks_done;
+	ConditionVariable looked;
+
 	/* under ring_lock */
 	LWLock		ring_lock;
 	bool		reload;			/* loops changed */
@@ -66,6 +76,7 @@ typedef struct EngineDatabase
 	uint64		head;			/* next to write */
 	uint64		tail;			/* next to read */
 	uint64		overflows;
+	TimestampTz overflowed_at;
 } EngineDatabase;
 
 typedef enum JobState
@@ -105,6 +116,8 @@ typedef struct ExecJob
 	TimestampTz ready_at;		/* when it came due */
 	TimestampTz started_at;
 	/* by the executor */
+	int			pid;
+	TimestampTz ended_at;
 	JobOutcome	outcome;
 	RunOutcome	run_outcome;
 	RunResult	result;
@@ -155,6 +168,8 @@ typedef struct Engine
 	int			ring_size;
 	TimestampTz warned_at;		/* of the last WARNING about worker processes */
 	ConditionVariable lease_changed;	/* a lease was released or granted somewhere */
+	pg_atomic_uint64 restarts;	/* of processes that nobody had asked to leave */
+	StatsTable	stats;
 	EngineDatabase databases[ENGINE_DATABASES];
 	/* then nslots ExecSlot, then ENGINE_DATABASES rings of ring_size WakeMark */
 } Engine;

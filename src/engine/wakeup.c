@@ -9,6 +9,7 @@
 
 #include "miscadmin.h"
 
+#include "core/duration.h"
 #include "engine/shmem.h"
 #include "engine/wakeup.h"
 
@@ -19,6 +20,7 @@ push(EngineDatabase *db, WakeMark *ring, const WakeMark *mark)
 	{
 		db->rescan = true;
 		db->overflows++;
+		db->overflowed_at = clock_now();
 		return;
 	}
 	ring[db->head % engine->ring_size] = *mark;

@@ -20,6 +20,7 @@
 #include "core/errors.h"
 #include "core/ident.h"
 #include "core/plan.h"
+#include "core/tally.h"
 #include "fence/fence.h"
 #include "lease/lease.h"
 
@@ -212,7 +213,10 @@ reconcile_apply_fenced(PG_FUNCTION_ARGS)
 
 	/* who wrote nothing must not hold up a take-over */
 	if (!applied)
+	{
 		fence_unlock_shared(reconciler_id);
+		tally(reconciler_id, TALLY_FENCE_REJECTED);
+	}
 	PG_RETURN_BOOL(applied);
 }
 
@@ -321,6 +325,8 @@ reconcile_apply_fenced_many(PG_FUNCTION_ARGS)
 		Datum		values[3];
 		bool		nulls[3] = {0};
 
+		if (!writes[i].accepted)
+			tally(reconciler_id, TALLY_FENCE_REJECTED);
 		values[0] = Int32GetDatum(i + 1);
 		values[1] = CStringGetTextDatum(writes[i].entity_id);
 		values[2] = BoolGetDatum(writes[i].accepted);
@@ -406,14 +412,20 @@ reconcile_fenced_write(PG_FUNCTION_ARGS)
 
 	fence_lock_shared(binding.reconciler_id, true);
 	if (!lease_read(binding.reconciler_id, &lease) || lease.epoch != binding.epoch)
+	{
+		tally(binding.reconciler_id, TALLY_FENCE_REJECTED);
 		ereport(ERROR,
 				(errcode(ERRCODE_STALE_EPOCH),
 				 errmsg("epoch " INT64_FORMAT " of \"%s\" is stale: epoch " INT64_FORMAT " has been granted",
 						binding.epoch, binding.reconciler_id, lease.epoch)));
+	}
 	if (!resource_apply(binding.reconciler_id, entity_id, binding.epoch, mutation, &seen))
+	{
+		tally(binding.reconciler_id, TALLY_FENCE_REJECTED);
 		ereport(ERROR,
 				(errcode(ERRCODE_STALE_EPOCH),
 				 errmsg("epoch " INT64_FORMAT " of \"%s\" is stale: the entity has seen epoch " INT64_FORMAT,
 						binding.epoch, binding.reconciler_id, seen)));
+	}
 	PG_RETURN_VOID();
 }

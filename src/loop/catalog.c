@@ -802,5 +802,7 @@ reconcile_drop_loop(PG_FUNCTION_ARGS)
 	watch_drop_all(loop_name);
 	access_changed();
 	wake_reload();
+	/* one of the same name may be made before anybody looks: it has none of these marks */
+	wake_rescan();
 	PG_RETURN_VOID();
 }

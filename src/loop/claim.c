@@ -21,6 +21,7 @@
 #include "fence/fence.h"
 #include "loop/claim.h"
 #include "loop/decide.h"
+#include "loop/observed.h"
 #include "loop/run.h"
 
 #define BUSY_LOOK_MS	50		/* somebody else has it at this moment */
@@ -119,6 +120,26 @@ delete_deadline(const LoopRules *rules, const char *entity_id, const EntityClaim
 		wake_gone(claim->mark.segment, claim->mark.block, claim->mark.offset);
 }
 
+/* The attempt that a claim was is over. */
+static void
+observe(const LoopRules *rules, const char *entity_id, const Entity *entity,
+		RunResult result, int sqlstate, TimestampTz ended_at)
+{
+	RunObserved observed = {
+		.loop_name = rules->loop_name,
+		.entity_id = entity_id,
+		.started_at = entity->claim.claimed_at,
+		.ended_at = ended_at,
+		.result = result,
+		.sqlstate = sqlstate,
+		.attempt = entity->failures,	/* the claim counted itself */
+		.epoch = entity->claim.lease_epoch,
+		.pid = MyProcPid
+	};
+
+	observed_at_commit(&observed);
+}
+
 bool
 claim_settle(const LoopRules *rules, const char *entity_id, Entity *entity, bool triggered)
 {
@@ -129,6 +150,7 @@ claim_settle(const LoopRules *rules, const char *entity_id, Entity *entity, bool
 		entity->failures = 0;
 		return true;
 	}
+	observe(rules, entity_id, entity, RESULT_PERMANENT, ERRCODE_STALE_CLAIM, entity->claim.expires_at);
 	entity_failed(rules->loop_name, entity_id, entity->failures, "attempts",
 				  ERRCODE_STALE_CLAIM, "the claim of its worker ran out");
 	return false;
@@ -142,6 +164,7 @@ claim_try(const LoopRules *rules, const ClaimCandidate *candidate, const char *h
 	const char *entity_id = candidate->entity_id;
 	EntityClaim made_claim = {0};
 	Entity		entity;
+	Entity		before;
 	TimestampTz now = clock_now();
 	bool		triggered;
 
@@ -159,6 +182,7 @@ claim_try(const LoopRules *rules, const ClaimCandidate *candidate, const char *h
 		*again_at = entity.claim.expires_at;
 		return CLAIM_BUSY;
 	}
+	before = entity;
 	if (!claim_settle(rules, entity_id, &entity, triggered) ||
 		(entity.dead && !entity.dead_of_crash && !triggered))
 	{
@@ -170,7 +194,10 @@ claim_try(const LoopRules *rules, const ClaimCandidate *candidate, const char *h
 	if (mark_delete(loop_name, entity_id, candidate->marks, candidate->nmarks) == 0)
 		return CLAIM_DROPPED;
 	if (entity.claimed)
+	{
+		observe(rules, entity_id, &before, RESULT_TRANSIENT, ERRCODE_STALE_CLAIM, before.claim.expires_at);
 		delete_deadline(rules, entity_id, &entity.claim);
+	}
 
 	claim->attempt = (entity.dead ? 0 : entity.failures) + 1;
 	claim->epoch = next_epoch();
@@ -247,6 +274,7 @@ claim_complete(const LoopRules *rules, const char *entity_id, const Entity *enti
 	facts.asked = asked;
 	facts.asked_ms = requeue_ms;
 	decision = decide_run(rules, &facts);
+	observe(rules, entity_id, entity, decision.result, 0, clock_now());
 	delete_deadline(rules, entity_id, &entity->claim);
 	(void) entity_delete(rules->loop_name, entity_id);
 	if (decision.look)
@@ -265,6 +293,7 @@ claim_fail(const LoopRules *rules, const char *entity_id, const Entity *entity,
 	facts.failures = entity->failures - 1;	/* the claim counted this one */
 	facts.random = pg_prng_double(&pg_global_prng_state);
 	decision = decide_run(rules, &facts);
+	observe(rules, entity_id, entity, decision.result, facts.sqlstate, clock_now());
 	delete_deadline(rules, entity_id, &entity->claim);
 	entity_failed(rules->loop_name, entity_id, decision.failures, decision.died_of, facts.sqlstate, error);
 	if (decision.look)

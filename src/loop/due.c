@@ -109,6 +109,8 @@ unplace(DueSet *set, DueEntity *entity)
 		case DUE_WAITING:
 			pairingheap_remove(entity->loop->timers, &entity->link.heap);
 			entity->loop->nwaiting--;
+			entity->loop->nretrying -= entity->retrying;
+			entity->loop->nclaimed -= entity->claimed;
 			break;
 		case DUE_READY:
 			dlist_delete(&entity->link.queue);
@@ -136,6 +138,7 @@ place(DueSet *set, DueEntity *entity, TimestampTz now)
 	DueMark    *marks = marks_of(entity);
 	TimestampTz due = DT_NOEND;
 
+	entity->retrying = entity->claimed = false;
 	if (entity->nmarks == 0)
 	{
 		entity_free(set, entity);
@@ -145,6 +148,8 @@ place(DueSet *set, DueEntity *entity, TimestampTz now)
 	{
 		if (!marks[i].merged)
 			due = Min(due, marks[i].ref.due_at);
+		entity->retrying |= marks[i].ref.kind == MARK_BACKOFF;
+		entity->claimed |= marks[i].ref.kind == MARK_CLAIM && marks[i].ref.due_at > now;
 	}
 	entity->due_at = Max(due, entity->not_before);
 	if (entity->due_at <= now)
@@ -158,6 +163,10 @@ place(DueSet *set, DueEntity *entity, TimestampTz now)
 		entity->state = DUE_WAITING;
 		pairingheap_add(entity->loop->timers, &entity->link.heap);
 		entity->loop->nwaiting++;
+		/* a claim's deadline is what it waits for */
+		entity->retrying &= !entity->claimed;
+		entity->loop->nretrying += entity->retrying;
+		entity->loop->nclaimed += entity->claimed;
 	}
 }
 
@@ -280,14 +289,18 @@ due_add(DueSet *set, DueLoop *loop, const char *entity_id, const MarkRef *ref, T
 	if (entity->nmarks > 1 && ref->due_at > now)
 		merge_delayed(entity, now);
 
+	if (!made && ref->due_at <= now && (entity->state == DUE_RUNNING || entity->claimed) &&
+		(ref->kind == MARK_TRIGGER || ref->kind == MARK_RESYNC))
+	{
+		mark->skipped = true;
+		loop->coalesced++;
+	}
+	else if (ref->due_at <= now)
+		loop->arrivals++;
 	if (made)
 		place(set, entity, now);
-	else if (entity->state == DUE_RUNNING)
-	{
-		if (ref->due_at <= now)
-			loop->coalesced++;
-	}
-	else if (entity->state == DUE_WAITING && (ref->due_at < entity->due_at || mark_is_look(ref->kind)))
+	else if (entity->state == DUE_WAITING &&
+			 (ref->due_at < entity->due_at || mark_is_look(ref->kind) || ref->kind == MARK_CLAIM))
 	{
 		/* a fresh trigger does not wait for the backoff, but for who has the entity; his look says that he is done */
 		if (mark_is_look(ref->kind))
@@ -330,6 +343,7 @@ due_advance(DueSet *set, TimestampTz now)
 		{
 			DueEntity  *entity = pairingheap_container(DueEntity, link.heap, pairingheap_first(loop->timers));
 
+			loop->arrivals++;
 			unplace(set, entity);
 			place(set, entity, now);
 		}
@@ -413,7 +427,14 @@ due_take_more(DueEntity *entity, const MarkRef *refs, int n)
 	for (int i = 0; i < entity->nmarks; i++)
 	{
 		for (int j = 0; j < n; j++)
-			marks[i].taken |= same_place(&marks[i].ref, &refs[j]);
+		{
+			if (!same_place(&marks[i].ref, &refs[j]))
+				continue;
+			marks[i].taken = true;
+			/* its run had not begun */
+			entity->loop->coalesced -= marks[i].skipped;
+			marks[i].skipped = false;
+		}
 	}
 }
 
@@ -600,6 +621,9 @@ static void
 forget_entity(DueSet *set, DueEntity *entity)
 {
 	/* what is in flight keeps its list, and goes when it ends */
+	/* those that are found again are counted again */
+	for (int i = 0; i < entity->nmarks; i++)
+		entity->loop->coalesced -= marks_of(entity)[i].skipped && !marks_of(entity)[i].taken;
 	if (entity->state == DUE_RUNNING)
 		remove_marks(entity, is_not_taken);
 	else

@@ -33,6 +33,7 @@ typedef struct DueMark
 	bool		taken;			/* in the list of the run in flight */
 	bool		merged;			/* an earlier one stands for it: goes with the next run */
 	bool		excess;			/* being deleted: see due_excess() */
+	bool		skipped;		/* counted in the loop's coalesced */
 } DueMark;
 
 typedef struct DueLoop
@@ -43,8 +44,11 @@ typedef struct DueLoop
 	pairingheap *timers;		/* DueEntity that wait, earliest first */
 	int64		nready;
 	int64		nwaiting;
+	int64		nretrying;		/* of those that wait: after a failure */
+	int64		nclaimed;		/* of those that wait: an outside worker has them */
 	int64		nrunning;
 	int64		coalesced;		/* triggers that came due while their entity ran */
+	int64		arrivals;		/* marks that came due, otherwise */
 } DueLoop;
 
 typedef struct DueEntity
@@ -63,6 +67,8 @@ typedef struct DueEntity
 	int32		nmarks;
 	int32		capacity;		/* of marks */
 	DueState	state;
+	bool		retrying;		/* it waits because of a failure */
+	bool		claimed;		/* an outside worker has it, and until when is among its marks */
 	char		entity_id[FLEXIBLE_ARRAY_MEMBER];
 } DueEntity;
 

@@ -16,7 +16,7 @@
 #define ERROR_TEXT_MAX		4096	/* bytes kept of an error's message */
 
 #define ENTITY_COLUMNS \
-	"e.failures, e.died_of, e.claim_epoch, e.claim_holder, e.claim_expires_at, e.claim_lease_epoch, e.claim_mark"
+	"e.failures, e.died_of, e.claim_epoch, e.claim_holder, e.claim_expires_at, e.claim_lease_epoch, e.claim_mark, e.claimed_at"
 #define ENTITY_KEY \
 	" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) $2"
 
@@ -110,6 +110,7 @@ claim_from_row(EntityClaim *claim)
 	claim->expires_at = DatumGetTimestampTz(sql_value(0, 5, NULL));
 	value = sql_value(0, 6, &isnull);
 	claim->lease_epoch = isnull ? 0 : DatumGetInt64(value);
+	claim->claimed_at = DatumGetTimestampTz(sql_value(0, 8, NULL));
 	claim->mark.number = claim->epoch;
 	claim->mark.kind = MARK_CLAIM;
 	place_unpack(DatumGetInt64(sql_value(0, 7, NULL)), &claim->mark);

@@ -20,6 +20,7 @@ typedef struct EntityClaim
 {
 	int64		epoch;
 	char		holder_id[HOLDER_ID_MAX + 1];
+	TimestampTz claimed_at;
 	TimestampTz expires_at;
 	int64		lease_epoch;	/* of a leased loop; else 0 */
 	MarkRef		mark;			/* of its deadline: number and place; it may have been moved since */

@@ -63,6 +63,23 @@ CREATE TABLE reconcile.entity (
 COMMENT ON TABLE reconcile.entity IS
 'What is remembered of an entity beyond its next look: consecutive failures, the last error, why it is dead, and an outside worker''s claim.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.entity', '');
+CREATE INDEX entity_dead ON reconcile.entity (loop_name) WHERE died_of IS NOT NULL;
+
+-- Fire for what changes the number of dead entities, and for nothing else.
+CREATE FUNCTION reconcile.dead_changed() RETURNS trigger
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_dead_changed';
+COMMENT ON FUNCTION reconcile.dead_changed() IS
+'Trigger of our own table: counts who is dead, for the engine. 39P01 not called by such a trigger.';
+CREATE TRIGGER dead_inserted AFTER INSERT ON reconcile.entity
+    FOR EACH ROW WHEN (NEW.died_of IS NOT NULL) EXECUTE FUNCTION reconcile.dead_changed();
+CREATE TRIGGER dead_updated AFTER UPDATE ON reconcile.entity
+    FOR EACH ROW WHEN ((NEW.died_of IS NULL) <> (OLD.died_of IS NULL)) EXECUTE FUNCTION reconcile.dead_changed();
+CREATE TRIGGER dead_deleted AFTER DELETE ON reconcile.entity
+    FOR EACH ROW WHEN (OLD.died_of IS NOT NULL) EXECUTE FUNCTION reconcile.dead_changed();
+ALTER TABLE reconcile.entity ENABLE ALWAYS TRIGGER dead_inserted;
+ALTER TABLE reconcile.entity ENABLE ALWAYS TRIGGER dead_updated;
+ALTER TABLE reconcile.entity ENABLE ALWAYS TRIGGER dead_deleted;
 
 -- create_loop() and alter_loop() have no search path of their own: they resolve
 -- the names in their arguments by the caller's.  The hot functions have none

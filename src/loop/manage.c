@@ -214,7 +214,11 @@ delete_visited(const char *loop_name, const char *entity_id, const MarkRef *ref,
 		(deleting->entity_id != NULL && strcmp(entity_id, deleting->entity_id) != 0))
 		return;
 	if (mark_delete(loop_name, entity_id, ref, 1) > 0)
+	{
 		deleting->deleted++;
+		if (deleting->entity_id != NULL)
+			wake_gone(ref->segment, ref->block, ref->offset);
+	}
 	else
 		deleting->missed++;
 }

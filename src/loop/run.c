@@ -37,11 +37,13 @@
 #include "loop/claim.h"
 #include "loop/entity.h"
 #include "loop/lister.h"
+#include "loop/observed.h"
 #include "loop/run.h"
 
 #define TERMINATE_AFTER_MS	5000	/* from SIGINT at the timeout to SIGTERM */
 
 static LoopRun *current = NULL;
+static char in_flight[RECONCILER_ID_MAX + 1] = "";	/* the loop that was told of it */
 
 /* ----------------------------------------------------------------
  * Run lock
@@ -93,10 +95,23 @@ terminate_handler(void)
 }
 
 static void
+tell_in_flight(const char *loop_name)
+{
+	if (run_in_flight_hook == NULL)
+		return;
+	if (in_flight[0] != '\0')
+		run_in_flight_hook(in_flight, -1);
+	strlcpy(in_flight, loop_name, sizeof(in_flight));
+	if (in_flight[0] != '\0')
+		run_in_flight_hook(in_flight, 1);
+}
+
+static void
 run_over(void)
 {
 	if (current == NULL)
 		return;
+	tell_in_flight("");
 	if (current->deadline != 0)
 	{
 		disable_timeout(cancel_timeout, false);
@@ -172,6 +187,7 @@ run_begin(LoopRun *run)
 	timed_out = false;
 	run->deadline = 0;
 	current = run;
+	tell_in_flight(run->rules->loop_name);
 	if (run->in_session)
 		confine();
 	if (run->rules->timeout_ms > 0)

@@ -29,6 +29,7 @@
 #include "lease/lease.h"
 #include "loop/compact.h"
 #include "loop/due.h"
+#include "loop/observed.h"
 #include "loop/run.h"
 
 /* One call. */
@@ -210,8 +211,30 @@ commit_run(LoopRun *run)
 	transaction_settings();
 	if (run_lock(run->rules->loop_name, run->entity_id))
 		run_book_failure(run, error);
+	else
+		run->outcome = RUN_DROPPED;
 	FreeErrorData(error);
 	next_transaction();
+}
+
+static void
+observe(const LoopRun *run, TimestampTz ready_at, TimestampTz started_at)
+{
+	RunObserved observed = {
+		.loop_name = run->rules->loop_name,
+		.entity_id = run->entity_id,
+		.ready_at = ready_at,
+		.started_at = started_at,
+		.ended_at = clock_now(),
+		.result = run->result,
+		.sqlstate = run->sqlstate,
+		.attempt = run->attempt,
+		.epoch = run->epoch,
+		.pid = MyProcPid
+	};
+
+	if (run_observed_hook != NULL)
+		run_observed_hook(&observed);
 }
 
 /* May the caller run the loop, as its row says now? */
@@ -266,10 +289,15 @@ run_next(Session *session, DueLoop *loop)
 	/* one that runs elsewhere at this moment is not ours to wait for */
 	if (run_lock(rules.loop_name, entity->entity_id))
 	{
+		TimestampTz started_at = clock_now();
+
 		run_execute(&run);
 		commit_run(&run);
 		if (run.outcome == RUN_DONE)
+		{
 			session->left--;
+			observe(&run, entity->due_at, started_at);
+		}
 		if (run_is_resync(&run))
 		{
 			session->resynced = true;

@@ -58,9 +58,6 @@ typedef struct WatchTrigger
  */
 extern void watch_drop_all(const char *loop_name);
 
-/* Called for a value that is no entity id; may be NULL, and must not fail. */
-extern void (*watch_bad_value_hook) (const char *loop_name);
-
 /* ---- between the files of the watch ---- */
 
 /* Our triggers on one table, or on all (InvalidOid): a list of WatchTrigger. */

@@ -25,6 +25,7 @@
 
 #include "core/duration.h"
 #include "core/ident.h"
+#include "core/tally.h"
 #include "loop/idset.h"
 #include "loop/loop.h"
 #include "loop/mark.h"
@@ -34,8 +35,6 @@
 
 #define MARKED_MAX	100000		/* entities; then the set begins anew */
 
-void		(*watch_bad_value_hook) (const char *loop_name) = NULL;
-
 /* What one call of the trigger works with. */
 typedef struct Watching
 {
@@ -44,6 +43,7 @@ typedef struct Watching
 	const char *column_name;
 	IdSet		ids;			/* to be marked */
 	const char *own_entity;		/* of the run that changes the table; NULL: none */
+	bool		suppressed;		/* a row was of it */
 	int			entity_column;	/* 0: the column is gone */
 	FmgrInfo	output;
 	int			ncolumns;		/* that matter; 0: all */
@@ -134,7 +134,9 @@ add_value(Watching *watching, TupleTableSlot *slot)
 	id = OutputFunctionCall(&watching->output, value);
 	if (!entity_id_valid(id, strlen(id)))
 		watching->bad = true;
-	else if (watching->own_entity == NULL || strcmp(id, watching->own_entity) != 0)
+	else if (watching->own_entity != NULL && strcmp(id, watching->own_entity) == 0)
+		watching->suppressed = true;
+	else
 		idset_add(&watching->ids, id);
 }
 
@@ -243,8 +245,7 @@ static void
 add_instead(Watching *watching)
 {
 	idset_add(&watching->ids, "");
-	if (watch_bad_value_hook != NULL)
-		watch_bad_value_hook(watching->loop_name);
+	tally(watching->loop_name, TALLY_BAD_VALUE);
 }
 
 static void
@@ -409,6 +410,8 @@ reconcile_watch_trigger(PG_FUNCTION_ARGS)
 			read_transitions(&watching, data->tg_oldtable, data->tg_newtable);
 			mark_statement(&watching);
 		}
+		if (watching.suppressed)
+			tally(watching.loop_name, TALLY_SELF_SUPPRESSED);
 	}
 	return PointerGetDatum(NULL);
 }

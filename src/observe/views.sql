@@ -89,15 +89,19 @@ WITH visible AS MATERIALIZED (
     SELECT l.* FROM reconcile.loop l WHERE reconcile.may_observe(l.loop_name)
 ), clock AS MATERIALIZED (
     SELECT pg_catalog.clock_timestamp() AS now
+), shown AS MATERIALIZED (
+    -- what the dispatcher has in memory
+    SELECT * FROM reconcile.loop_counts()
 ), counted AS MATERIALIZED (
+    -- read from the marks only where there is a loop that no dispatcher has
     SELECT w.loop_name,
            pg_catalog.count(*) FILTER (WHERE w.state = 'ready') AS ready,
            pg_catalog.count(*) FILTER (WHERE w.state = 'running') AS running,
            pg_catalog.count(*) FILTER (WHERE w.state = 'waiting') AS waiting,
            pg_catalog.count(*) FILTER (WHERE w.state = 'retrying') AS retrying,
-           pg_catalog.count(*) FILTER (WHERE w.state = 'dead') AS dead,
            pg_catalog.min(w.due_at) FILTER (WHERE w.state = 'ready') AS oldest_due_at
       FROM reconcile.work w
+     WHERE EXISTS (SELECT FROM visible v LEFT JOIN shown s ON s.loop_name = v.loop_name WHERE s.loop_name IS NULL)
      GROUP BY w.loop_name
 )
 SELECT v.loop_name COLLATE "default" AS loop_name,
@@ -119,15 +123,18 @@ SELECT v.loop_name COLLATE "default" AS loop_name,
        v.paused,
        t.epoch AS leader_epoch,
        t.holder_id COLLATE "default" AS leader,
-       COALESCE(n.ready, 0) AS ready,
-       COALESCE(n.running, 0) AS running,
-       COALESCE(n.waiting, 0) AS waiting,
-       COALESCE(n.retrying, 0) AS retrying,
-       COALESCE(n.dead, 0) AS dead,
-       GREATEST(c.now - n.oldest_due_at, interval '0') AS oldest_due_age
+       COALESCE(s.ready, n.ready, 0) AS ready,
+       COALESCE(s.running, n.running, 0) AS running,
+       COALESCE(s.waiting, n.waiting, 0) AS waiting,
+       COALESCE(s.retrying, n.retrying, 0) AS retrying,
+       COALESCE(s.dead, (SELECT pg_catalog.count(*) FROM reconcile.entity e
+                          WHERE e.loop_name = v.loop_name AND e.died_of IS NOT NULL)) AS dead,
+       CASE WHEN s.loop_name IS NULL THEN GREATEST(c.now - n.oldest_due_at, interval '0')
+            ELSE GREATEST(pg_catalog.clock_timestamp() - s.oldest_due_at, interval '0') END AS oldest_due_age
   FROM visible v
  CROSS JOIN clock c
-  LEFT JOIN counted n ON n.loop_name = v.loop_name
+  LEFT JOIN shown s ON s.loop_name = v.loop_name
+  LEFT JOIN counted n ON n.loop_name = v.loop_name AND s.loop_name IS NULL
   LEFT JOIN reconcile.lease t ON t.reconciler_id = v.loop_name AND t.expires_at > c.now;
 COMMENT ON VIEW reconcile.loops IS
 'Loops that the caller may observe: their options, the live term of their lease, how many entities are in each state, and how long the oldest has been due.';

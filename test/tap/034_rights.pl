@@ -77,6 +77,12 @@ my %function = (
 	may_see_errors => ['PUBLIC'],
 	running => ['PUBLIC'],
 	worker_list => ['PUBLIC'],
+	loop_counts => ['PUBLIC'],
+	recent_runs => ['PUBLIC'],
+	health_checks => ['PUBLIC'],
+	# these show the ids in the caller's scope, and refuse nobody
+	metrics => ['observe'],
+	metrics_text => ['observe'],
 	grant_access => [ 'nobody', q{SELECT reconcile.grant_access('cap_trigger', 'trigger', 'ID')} ],
 	revoke_access => [ 'nobody', q{SELECT reconcile.revoke_access('cap_trigger', 'trigger', 'ID')} ],
 	capability_functions => ['nobody'],
@@ -85,7 +91,8 @@ my %function = (
 	watch_trigger => ['nobody'],
 	watch_ddl => ['nobody'],
 	watch_triggers => ['nobody'],
-	watch_problems => ['nobody']);
+	watch_problems => ['nobody'],
+	dead_changed => ['nobody']);
 my @capabilities = qw(observe trigger lease fence work command place operate define);
 
 is(sql($node, q{SELECT string_agg(DISTINCT proname, ' ' ORDER BY proname) FROM pg_proc WHERE pronamespace = 'reconcile'::regnamespace}),
@@ -160,6 +167,7 @@ for my $capability (@capabilities, 'none')
 sql($node, q{
 	REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA reconcile FROM PUBLIC;
 	GRANT EXECUTE ON ROUTINE reconcile.may_observe, reconcile.may_see_errors, reconcile.running, reconcile.worker_list,
+		reconcile.loop_counts, reconcile.recent_runs, reconcile.health_checks,
 		reconcile.current_run, reconcile.fenced_epoch, reconcile.fenced_write, reconcile.permanent_error TO PUBLIC;
 	SELECT reconcile.drop_loop('one');
 	SELECT reconcile.drop_loop('two');

@@ -1,0 +1,502 @@
+/*
+ * health.c
+ *		The view "health": can the extension do its work here?
+ *
+ * Each check gives one row when all is well, and one for each finding when it is
+ * not, with what to do.  A check reads shared memory, catalogues and tables that
+ * have a row for each loop, lease or prepared transaction: never one that grows
+ * with the work.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_type.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/syscache.h"
+
+#include "core/compat.h"
+#include "core/duration.h"
+#include "core/guc.h"
+#include "core/install.h"
+#include "core/plan.h"
+#include "fence/fence.h"
+#include "loop/mark.h"
+#include "observe/sight.h"
+
+#define OVERDUE_WARN_S		60
+#define OVERDUE_CRIT_S		600
+#define LEADERLESS_WARN_S	5		/* past the end of the last term */
+#define ROTATION_WARN_S		300
+#define OVERFLOW_RECENT_S	600
+#define PREPARED_WARN_S		60
+
+typedef struct Health
+{
+	ReturnSetInfo *rsinfo;
+	const char *check;			/* in progress */
+	int			findings;		/* of it */
+	bool		preloaded;
+	bool		standby;
+	EngineFacts facts;
+	Seen	   *seen;
+	int			nseen;
+	int			nloops;			/* of those */
+	TimestampTz now;
+} Health;
+
+typedef struct Check
+{
+	const char *name;
+	void		(*run) (Health *health);
+	const char *ok;				/* what is said when it found nothing */
+} Check;
+
+static void
+put(Health *health, const char *status, const char *detail, const char *hint)
+{
+	Datum		values[4];
+	bool		nulls[4] = {false};
+
+	values[0] = CStringGetTextDatum(health->check);
+	values[1] = CStringGetTextDatum(status);
+	values[2] = CStringGetTextDatum(detail);
+	nulls[3] = hint == NULL;
+	values[3] = hint != NULL ? CStringGetTextDatum(hint) : (Datum) 0;
+	tuplestore_putvalues(health->rsinfo->setResult, health->rsinfo->setDesc, values, nulls);
+}
+
+static void
+warn(Health *health, char *detail, const char *hint)
+{
+	health->findings++;
+	put(health, "warn", detail, hint);
+}
+
+static void
+crit(Health *health, char *detail, const char *hint)
+{
+	health->findings++;
+	put(health, "crit", detail, hint);
+}
+
+static int64
+seconds_since(const Health *health, TimestampTz then)
+{
+	return Max(health->now - then, 0) / 1000000;
+}
+
+#define for_each_loop(health, s) \
+	for (const Seen *s = (health)->seen; s < (health)->seen + (health)->nseen; s++) \
+		if (s->is_loop)
+
+/* ----------------------------------------------------------------
+ * The engine
+ * ----------------------------------------------------------------
+ */
+
+static void
+check_preload(Health *health)
+{
+	if (!health->preloaded)
+		warn(health, pstrdup("the library is not preloaded: no worker runs the loops, and nothing is counted"),
+			 "Add shared_preload_libraries = 'reconcile' to postgresql.conf and restart the server, or call reconcile.run_loop() now and then.");
+}
+
+static void
+check_version(Health *health)
+{
+	static SqlPlan plan = {
+		"SELECT x.extversion FROM pg_catalog.pg_extension x WHERE x.extname OPERATOR(pg_catalog.=) 'reconcile'", 0, {0}
+	};
+	SqlScope	scope;
+	char	   *installed = NULL;
+
+	sql_begin(&scope);
+	if (sql_run(&plan, NULL, NULL) > 0)
+		installed = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 1, NULL)));
+	sql_end(&scope);
+	if (installed != NULL && strcmp(installed, RECONCILE_VERSION) != 0)
+		crit(health, psprintf("the library is of version %s, the extension of version %s", RECONCILE_VERSION, installed),
+			 "Run ALTER EXTENSION reconcile UPDATE, or restart the server if it still has an older library loaded.");
+}
+
+static void
+check_dispatcher(Health *health)
+{
+	const EngineFacts *facts = &health->facts;
+
+	if (!health->preloaded || health->nloops == 0 || facts->dispatching)
+		return;
+	if (health->standby)
+		warn(health, pstrdup("this is a standby: nothing runs here until it is promoted"), NULL);
+	else if (facts->blocked_by != 0)
+		warn(health, psprintf("process %d keeps the workers out of this database for a command", facts->blocked_by), NULL);
+	else if (facts->failures > 0)
+		crit(health, psprintf("no dispatcher runs for this database; %d have failed in a row", facts->failures),
+			 "Look for its errors in the server log.");
+	else if (facts->known)
+		warn(health, pstrdup("the dispatcher of this database is about to start"), NULL);
+	else
+		crit(health, pstrdup("no dispatcher runs for this database"),
+			 "If reconcile.databases is set, it must name this database; there is room for 32 databases, and max_worker_processes must allow for one more.");
+}
+
+static void
+check_workers(Health *health)
+{
+	const EngineFacts *facts = &health->facts;
+
+	if (facts->slot_wanted && facts->slots_busy + facts->slots_idle >= facts->slots)
+		warn(health, psprintf("all %d executors of the server are taken, and this database waits for one", facts->slots),
+			 "Raise reconcile.max_workers, or make the runs shorter.");
+}
+
+static void
+check_settings(Health *health)
+{
+	const EngineFacts *facts = &health->facts;
+	int			needed = 1 + Max(facts->databases, 1) + facts->slots;
+
+	if (health->preloaded && max_worker_processes < needed)
+		warn(health, psprintf("max_worker_processes is %d; the launcher, %d dispatchers and %d executors need %d, and other workers need theirs",
+							  max_worker_processes, Max(facts->databases, 1), facts->slots, needed),
+			 "Raise max_worker_processes, or lower reconcile.max_workers.");
+}
+
+static void
+check_ring(Health *health)
+{
+	const EngineFacts *facts = &health->facts;
+
+	if (facts->overflowed_at != 0 && seconds_since(health, facts->overflowed_at) < OVERFLOW_RECENT_S)
+		warn(health, psprintf("the ring of this database has overflowed, " INT64_FORMAT " s ago the last time (" UINT64_FORMAT " messages so far): all marks were read from the tables",
+							  seconds_since(health, facts->overflowed_at), facts->overflows),
+			 "Nothing is lost. If it goes on, raise reconcile.ring_size.");
+}
+
+static void
+check_statistics(Health *health)
+{
+	if (health->facts.uncounted > 0)
+		warn(health, psprintf(UINT64_FORMAT " events were not counted: the server has more than %d loops and leases",
+							  health->facts.uncounted, STATS_SLOTS),
+			 "Metrics are incomplete; the work itself is not affected.");
+}
+
+/* ----------------------------------------------------------------
+ * Loops
+ * ----------------------------------------------------------------
+ */
+
+static const char *
+function_trouble(const LoopRules *rules, LoopFunction which)
+{
+	const char *signature = loop_function(rules, which);
+	Oid			function;
+
+	if (signature[0] == '\0')
+		return NULL;
+	function = loop_resolve_function(which, signature);
+	if (!OidIsValid(function))
+		return psprintf("its function %s is gone, or has another type by now", signature);
+	switch (loop_function_problem(function, rules->owner))
+	{
+		case LOOP_FUNCTION_OK:
+			break;
+		case LOOP_FUNCTION_GONE:
+			return psprintf("its function %s is gone", signature);
+		case LOOP_FUNCTION_NO_EXECUTE:
+			return psprintf("its owner may not execute %s", signature);
+		case LOOP_FUNCTION_FOREIGN:
+			return psprintf("its function %s belongs to neither its owner nor a superuser", signature);
+	}
+	return NULL;
+}
+
+static const char *
+owner_trouble(Oid owner)
+{
+	HeapTuple	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(owner));
+	bool		login;
+
+	if (!HeapTupleIsValid(tuple))
+		return "its owner is gone";
+	login = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin;
+	ReleaseSysCache(tuple);
+	if (COMPAT_OWNER_NEEDS_LOGIN && !login)
+		return "its owner has no LOGIN, which this version of PostgreSQL asks for";
+	if (!compat_database_connect_ok(MyDatabaseId, owner))
+		return "its owner may not connect to this database";
+	return NULL;
+}
+
+static void
+check_loops(Health *health)
+{
+	for_each_loop(health, seen)
+	{
+		LoopRules	rules;
+		const char *trouble;
+
+		if (!seen->enabled || !loop_read(seen->reconciler_id, &rules))
+			continue;
+		trouble = owner_trouble(rules.owner);
+		if (trouble == NULL)
+			trouble = function_trouble(&rules, LOOP_RECONCILER);
+		if (trouble == NULL)
+			trouble = function_trouble(&rules, LOOP_LISTER);
+		if (trouble != NULL)
+			crit(health, psprintf("loop \"%s\" cannot run: %s", seen->reconciler_id, trouble),
+				 "Put that right, or change the loop with reconcile.alter_loop().");
+		else if (seen->current && seen->stats.gauges.suspended_until > health->now)
+			warn(health, psprintf("loop \"%s\" is suspended after its function could not be called", seen->reconciler_id),
+				 "It is tried again within a minute; reconcile.alter_loop() has it tried at once.");
+	}
+}
+
+static void
+check_leaders(Health *health)
+{
+	for_each_loop(health, seen)
+	{
+		if (!health->preloaded || health->standby || !seen->leased || seen->outside || !seen->enabled ||
+			sight_leads(seen, health->now))
+			continue;
+		/* a term has just ended, or the loop was just made */
+		if (seen->has_term && seconds_since(health, seen->expires_at) < LEADERLESS_WARN_S)
+			continue;
+		if (seen->has_term)
+			crit(health, psprintf("nobody has held the lease of loop \"%s\" for " INT64_FORMAT " s",
+								  seen->reconciler_id, seconds_since(health, seen->expires_at)),
+				 "Nothing of it runs. Look for errors of the dispatcher in the server log, and at the check \"fences\".");
+		else
+			warn(health, psprintf("the lease of loop \"%s\" was never granted", seen->reconciler_id),
+				 "Nothing of it runs. Look for errors of the dispatcher in the server log.");
+	}
+}
+
+static void
+check_overdue(Health *health)
+{
+	for_each_loop(health, seen)
+	{
+		int64		age;
+		char	   *detail;
+
+		if (!seen->current || !seen->enabled || seen->paused || seen->stats.gauges.oldest_due_at == 0)
+			continue;
+		age = seconds_since(health, seen->stats.gauges.oldest_due_at);
+		if (age < OVERDUE_WARN_S)
+			continue;
+		detail = psprintf("an entity of loop \"%s\" has been due for " INT64_FORMAT " s, and " INT64_FORMAT " are ready",
+						  seen->reconciler_id, age, seen->stats.gauges.ready);
+		(age < OVERDUE_CRIT_S ? warn : crit) (health, detail,
+											  "More workers, a higher concurrency, or shorter runs; see also the other checks, and reconcile.runs.");
+	}
+}
+
+static void
+check_dead(Health *health)
+{
+	for_each_loop(health, seen)
+	{
+		int64		dead = sight_dead(seen);
+
+		if (dead > 0)
+			warn(health, psprintf(INT64_FORMAT " entities of loop \"%s\" are dead", dead, seen->reconciler_id),
+				 "See reconcile.dead_letters; reconcile.revive() or a fresh trigger runs one again.");
+	}
+}
+
+/* Is it among the loops that the caller may observe? */
+static bool
+may_see(const Health *health, const char *loop_name)
+{
+	for_each_loop(health, seen)
+	{
+		if (strcmp(seen->reconciler_id, loop_name) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* A problem without a loop concerns all watches. */
+static void
+check_watches(Health *health)
+{
+	static SqlPlan plan = {
+		"SELECT p.loop_name, p.relation, p.problem FROM reconcile.watch_problems() p", 0, {0}
+	};
+	SqlScope	scope;
+	uint64		rows;
+
+	sql_begin(&scope);
+	rows = sql_run(&plan, NULL, NULL);
+	for (uint64 i = 0; i < rows; i++)
+	{
+		char	   *loop_name = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1);
+		char	   *relation = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2);
+		char	   *problem = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 3);
+
+		if (loop_name != NULL && !may_see(health, loop_name))
+			continue;
+		warn(health, loop_name == NULL ? problem : psprintf("loop \"%s\" on table %s: %s", loop_name, relation, problem),
+			 "A change there may trigger nothing: reconcile.watch() makes its triggers anew.");
+	}
+	sql_end(&scope);
+}
+
+/* ----------------------------------------------------------------
+ * Leases
+ * ----------------------------------------------------------------
+ */
+
+/* Who still uses a term that is over, longer than he may. */
+static void
+check_fences(Health *health)
+{
+	for (const Seen *seen = health->seen; seen < health->seen + health->nseen; seen++)
+	{
+		LOCKTAG		tag;
+		VirtualTransactionId *holder;
+		int64		overtime_ms;
+
+		if (!seen->has_term || health->now < seen->expires_at)
+			continue;
+		overtime_ms = (health->now - seen->expires_at) / 1000;
+		lock_tag(&tag, LOCK_KIND_FENCE, "", seen->reconciler_id);
+		for (holder = GetLockConflicts(&tag, ExclusiveLock, NULL); VirtualTransactionIdIsValid(*holder); holder++)
+		{
+			int			pid = compat_vxid_pid(holder);
+
+			if (pid == 0 || pid == MyProcPid)
+				continue;
+			if (guc_fence_grace >= 0 && overtime_ms > guc_fence_grace + 5000)
+				crit(health, psprintf("process %d uses the term of lease \"%s\" that ended " INT64_FORMAT " s ago, and does not end",
+									  pid, seen->reconciler_id, overtime_ms / 1000),
+					 "Nobody is granted the lease before it is gone. It takes no signal: look at it with the means of the operating system.");
+			else
+				warn(health, psprintf("process %d still uses the term of lease \"%s\", which ended " INT64_FORMAT " s ago",
+									  pid, seen->reconciler_id, overtime_ms / 1000),
+					 "The next term begins when its transaction ends; after reconcile.fence_grace its session is ended.");
+		}
+	}
+}
+
+/* ----------------------------------------------------------------
+ * Marks
+ * ----------------------------------------------------------------
+ */
+
+static void
+check_prepared(Health *health)
+{
+	static SqlPlan plan = {
+		"SELECT DISTINCT p.gid, p.prepared FROM pg_catalog.pg_locks l"
+		" JOIN pg_catalog.pg_prepared_xacts p ON p.transaction OPERATOR(pg_catalog.=) ("
+		" SELECT t.transactionid FROM pg_catalog.pg_locks t WHERE t.virtualtransaction OPERATOR(pg_catalog.=) l.virtualtransaction"
+		" AND t.pid IS NULL AND t.locktype OPERATOR(pg_catalog.=) 'transactionid' LIMIT 1)"
+		" WHERE l.pid IS NULL AND l.locktype OPERATOR(pg_catalog.=) 'relation'"
+		" AND p.database OPERATOR(pg_catalog.=) pg_catalog.current_database()"
+		" AND l.relation OPERATOR(pg_catalog.=) ANY (ARRAY['reconcile.mark_0', 'reconcile.mark_1', 'reconcile.mark_2',"
+		" 'reconcile.mark_3', 'reconcile.entity']::pg_catalog.regclass[]::pg_catalog.oid[])", 0, {0}
+	};
+	SqlScope	scope;
+	uint64		rows;
+
+	sql_begin(&scope);
+	rows = sql_run(&plan, NULL, NULL);
+	for (uint64 i = 0; i < rows; i++)
+	{
+		char	   *gid = TextDatumGetCString(sql_value(i, 1, NULL));
+		int64		age = seconds_since(health, DatumGetTimestampTz(sql_value(i, 2, NULL)));
+
+		if (age >= PREPARED_WARN_S)
+			warn(health, psprintf("the prepared transaction \"%s\" has held marks for " INT64_FORMAT " s", gid, age),
+				 "What it enqueued waits for it, and all marks are read every 5 s until it is gone: COMMIT PREPARED or ROLLBACK PREPARED.");
+	}
+	sql_end(&scope);
+}
+
+static void
+check_segments(Health *health)
+{
+	static SqlPlan plan = {
+		"SELECT pg_catalog.string_agg(DISTINCT l.pid::pg_catalog.text, ', ') FROM pg_catalog.pg_locks l"
+		" WHERE l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.granted"
+		" AND l.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()"
+		" AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d"
+		" WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())"
+		" AND l.relation OPERATOR(pg_catalog.=) ANY (ARRAY['reconcile.mark_0', 'reconcile.mark_1', 'reconcile.mark_2',"
+		" 'reconcile.mark_3']::pg_catalog.regclass[]::pg_catalog.oid[])", 0, {0}
+	};
+	SqlScope	scope;
+	Datum		pids;
+	bool		none;
+	int64		age;
+
+	if (health->facts.rotating_since == 0)
+		return;
+	age = seconds_since(health, health->facts.rotating_since);
+	if (age < ROTATION_WARN_S)
+		return;
+	sql_begin(&scope);
+	sql_run(&plan, NULL, NULL);
+	pids = sql_value(0, 1, &none);
+	warn(health, psprintf("a segment of marks has waited " INT64_FORMAT " s to be emptied; processes that use the segments now: %s",
+						  age, none ? "none" : TextDatumGetCString(pids)),
+		 "The segments grow until it is. An open transaction that uses them, such as a backup's or a prepared one, holds it up.");
+	sql_end(&scope);
+}
+
+/* ----------------------------------------------------------------
+ * All
+ * ----------------------------------------------------------------
+ */
+
+static const Check checks[] = {
+	{"preload", check_preload, "the library is preloaded"},
+	{"version", check_version, "library and extension are of one version"},
+	{"dispatcher", check_dispatcher, "the dispatcher runs, or there is no work for one"},
+	{"workers", check_workers, "no loop of this database waits for a worker's slot"},
+	{"settings", check_settings, "the server has room for all worker processes"},
+	{"ring", check_ring, "no overflow in the last ten minutes"},
+	{"statistics", check_statistics, "all events are counted"},
+	{"loops", check_loops, "functions and owners of all loops are there"},
+	{"leaders", check_leaders, "every loop with a lease has a leader"},
+	{"overdue", check_overdue, "nothing has been due for a minute"},
+	{"dead", check_dead, "no entity is dead"},
+	{"watches", check_watches, "all watched tables have their triggers"},
+	{"fences", check_fences, "nobody uses a term that is over"},
+	{"prepared", check_prepared, "no prepared transaction has held marks for a minute"},
+	{"segments", check_segments, "no segment of marks is held up"}
+};
+
+PG_FUNCTION_INFO_V1(reconcile_health_checks);
+Datum
+reconcile_health_checks(PG_FUNCTION_ARGS)
+{
+	Health		health = {0};
+
+	InitMaterializedSRF(fcinfo, 0);
+	health.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	health.standby = RecoveryInProgress();
+	health.nseen = sight_read(&health.seen);
+	health.preloaded = engine_facts(&health.facts);
+	health.now = clock_now();
+	for_each_loop(&health, seen)
+		health.nloops++;
+	for (int i = 0; i < lengthof(checks); i++)
+	{
+		health.check = checks[i].name;
+		health.findings = 0;
+		checks[i].run(&health);
+		if (health.findings == 0)
+			put(&health, "ok", checks[i].ok, NULL);
+	}
+	return (Datum) 0;
+}
