@@ -1,8 +1,9 @@
 # In what order entities are run, and that none holds up another (P9, P10;
-# scenarios 86, 153, 155, 156 of the loop contract and public reports B29, D41 to
-# D47, J79, M97): due order, loops beside a large one, entities that fail, that
-# end their process, or that come with an impossible time; and who is seen in a
-# run: nobody of the session that triggered it (94 to 99).
+# scenarios 86, 153, 155 to 157 of the loop contract and public reports B29, C33,
+# D41 to D47, J79, M97): due order, loops beside a large one, entities that fail,
+# that end their process, or that come with an impossible time; what a resync
+# brings back; and who is seen in a run: nobody of the session that triggered it
+# (94 to 99).
 
 use strict;
 use warnings;
@@ -103,6 +104,28 @@ sql($node, q{SELECT reconcile.pause_loop('front');
 	SELECT reconcile.resume_loop('front')});
 wait_for($node, q{(SELECT count(*) FROM app.run WHERE loop_name = 'front') = 300}, 'all that can succeed do');
 is(tries($node, 'front'), 600, 'after one attempt of each');
+
+# ----------------------------------------------------------------------
+note 'a resync finds what was lost, and does not feed itself (C33, D44, 157)';
+
+sql($node, q{
+	CREATE SEQUENCE app.listed;
+	CREATE TABLE app.known (id text);
+	CREATE FUNCTION app.list() RETURNS SETOF text LANGUAGE sql AS $$ SELECT nextval('app.listed'); SELECT id FROM app.known $$;
+	GRANT ALL ON app.known, app.listed TO PUBLIC});
+make_loop($node, 'listed', options => q{lister => 'app.list', resync_every => '1 h', backoff_base => '1 h', backoff_max => '1 h'});
+wait_for($node, q{(SELECT is_called FROM app.listed)}, 'a loop lists, and there is nothing');
+dispatcher_looks($node, 'due_1');
+is(sql($node, q{SELECT last_value, (SELECT count(*) FROM reconcile.work WHERE loop_name = 'listed') FROM app.listed}), '1|0', 'it does not list again for that');
+sql($node, q{INSERT INTO app.known SELECT CASE WHEN n <= 100 THEN 'bad' ELSE 'good' END || n FROM generate_series(1, 200) n;
+	INSERT INTO app.behaviour SELECT 'listed', id, 'fail' FROM app.known WHERE id LIKE 'bad%';
+	SELECT reconcile.pause_loop('listed');
+	SELECT reconcile.enqueue('listed', 'good200')});
+dispatcher_looks($node, 'due_1');
+sql($node, 'DELETE FROM reconcile.mark_' . $_ . q{ WHERE entity_id = 'good200'}) for 0 .. 3;
+sql($node, q{SELECT reconcile.resume_loop('listed'); SELECT reconcile.enqueue('listed', '')});
+wait_for($node, q{(SELECT count(*) FROM app.run WHERE loop_name = 'listed') = 100}, 'one resync brings all that can succeed, and whose trigger somebody deleted');
+is(tries($node, 'listed'), 200, 'after one attempt of each');
 
 # ----------------------------------------------------------------------
 note 'an entity that ends its process (J79)';

@@ -1,5 +1,5 @@
 # Through a pooler that gives each transaction another server session (public
-# reports A16, G59, G60): leases, fences, triggers and run_loop() keep nothing in
+# reports A16, A17, G59, G60): leases, fences, triggers and run_loop() keep nothing in
 # the session. Four server sessions for twenty clients, and no startup parameter
 # that the pooler would have to ignore.
 
@@ -13,6 +13,7 @@ use ReconcileTest;
 use Test::More;
 
 my $node = new_node('main', conf => "max_worker_processes = 16\n");
+expect_log(qr/052_pooler.pl FATAL:  terminating connection due to administrator command/);
 prepare($node);
 make_loop($node, 'drive', options => 'concurrency => 2');
 my $user = sql($node, 'SELECT current_user');
@@ -29,6 +30,8 @@ append_to_file($config, <<~"EOC");
 	pool_mode = transaction
 	default_pool_size = 4
 	max_client_conn = 100
+	query_wait_timeout = 1
+	server_login_retry = 1
 	EOC
 my $pooler = IPC::Run::start([ '/usr/sbin/pgbouncer', '--quiet', $config ], '<' => \undef, '>' => "$config.log", '2>' => "$config.err");
 my $through = "host=@{[ $node->host ]} port=$port dbname=postgres user=$user";
@@ -111,6 +114,25 @@ note 'the client goes, its server session stays (A16)';
 is(pooled(q{SELECT epoch FROM reconcile.acquire_lease('orphan', 'gone', '500 ms')}), 1, 'a client acquires, and ends');
 cmp_ok(sql($node, q{SELECT count(*) FROM pg_stat_activity WHERE pid IN (SELECT pid FROM app.session)}), '>', 0, 'the session that it had does not');
 is(pooled(q{SELECT epoch FROM reconcile.acquire_lease('orphan', 'next', '1 min', wait => '20 s')}), 2, 'its lease ends with its ttl, for the next one');
+
+# ----------------------------------------------------------------------
+note 'the server is away for a part of the ttl (A17)';
+
+is(pooled(q{SELECT epoch FROM reconcile.acquire_lease('kept', 'patient', '1 h')}), 1, 'a client acquires');
+for my $mode (qw(fast immediate))
+{
+	$node->stop($mode);
+	isnt($node->psql('postgres', q{SELECT reconcile.renew_lease('kept', 'patient', 1)}, connstr => $through, stdout => \my $out, stderr => \my $err), 0,
+		"the server stops, -m $mode, and the client cannot renew");
+	$node->start;
+	for my $try (1 .. 1000)
+	{
+		last if $node->psql('postgres', 'SELECT 1', connstr => $through, stdout => \$out, stderr => \$err) == 0;
+		select undef, undef, undef, 0.02;
+	}
+	is(pooled(q{SELECT epoch IS NULL FROM reconcile.try_acquire_lease('kept', 'hasty')}), 't', 'when it is back nobody else gets the lease');
+	is(pooled(q{SELECT epoch FROM reconcile.renew_lease('kept', 'patient', 1)}), 1, 'and its holder goes on with it');
+}
 
 $pooler->signal('TERM');
 $pooler->finish;
