@@ -27,6 +27,8 @@ sub order
 # ----------------------------------------------------------------------
 note 'due order';
 
+make_loop($node, 'small_probe');
+
 make_loop($node, 'ordered');
 my $gate = close_gate($node, 'ordered');
 enqueue($node, 'ordered', 'first');
@@ -66,6 +68,22 @@ sql($node, q{
 wait_for($node, q{(SELECT expired FROM app.ttl)}, 'an entity that fails at first expires');
 is(sql($node, q{SELECT bool_and(r.began >= t.expires_at) FROM app.ttl t, LATERAL (SELECT began FROM app.run WHERE loop_name = 'ttl' ORDER BY n DESC LIMIT 1) r}), 't', 'at its own time');
 cmp_ok(tries($node, 'ttl'), '<=', 6, 'with one look at that time, not by looking again and again');
+
+# ----------------------------------------------------------------------
+note 'a loop that is not to run (34, 35)';
+
+make_loop($node, 'off', options => q{enabled => false, lease_ttl => '1 h'});
+enqueue($node, 'off', 'a');
+dispatcher_looks($node, 'small_probe');
+is(tries($node, 'off'), 0, 'it runs nothing');
+is(sql($node, q{SELECT count(*) FROM reconcile.leases WHERE reconciler_id = 'off'}), 0, 'nor does it lead');
+sql($node, q{SELECT reconcile.alter_loop('off', '{"enabled": true}')});
+wait_for($node, q{EXISTS (SELECT FROM app.run WHERE loop_name = 'off' AND epoch = 1)}, 'enabled, it leads and runs what has come meanwhile');
+sql($node, q{SELECT reconcile.alter_loop('off', '{"enabled": false}')});
+wait_for($node, q{(SELECT NOT live FROM reconcile.leases WHERE reconciler_id = 'off')}, 'disabled, it gives its lease back');
+enqueue($node, 'off', 'b');
+dispatcher_looks($node, 'small_probe');
+is(tries($node, 'off'), 1, 'and runs nothing');
 
 # ----------------------------------------------------------------------
 note 'a loop with much to do beside one with little (D41)';
