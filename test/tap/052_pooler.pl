@@ -109,6 +109,34 @@ wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'by_h
 is(sql($node, q{SELECT count(*) FROM reconcile.entity}), 0, 'no run failed');
 
 # ----------------------------------------------------------------------
+note 'claims, of workers that share a name (B25, B28, D48)';
+
+sql($node, q{
+	SELECT reconcile.create_loop('claimed', default_requeue => NULL);
+	SELECT reconcile.enqueue_many('claimed', ARRAY(SELECT n::text FROM generate_series(1, 400) n));
+	CREATE TABLE app.done (entity text, epoch bigint);
+	CREATE PROCEDURE app.work() LANGUAGE plpgsql AS $$
+	DECLARE
+		c record;
+	BEGIN
+		FOR c IN SELECT entity_id, claim_epoch FROM reconcile.claim_work('claimed', 'same', 5, '1 min') LOOP
+			COMMIT;
+			INSERT INTO app.done VALUES (c.entity_id, c.claim_epoch);
+			PERFORM reconcile.complete_work('claimed', c.entity_id, c.claim_epoch);
+		END LOOP;
+		COMMIT;
+	END $$});
+my $claimed = pooled(q{SELECT entity_id, claim_epoch FROM reconcile.claim_work('claimed', 'same', 1, '1 min')});
+my ($entity, $epoch) = split /\|/, $claimed;
+is(pooled(qq{SELECT extended FROM reconcile.extend_work('claimed', ARRAY['$entity'], ARRAY[$epoch]::bigint[], '1 h')}), 't', 'a claim is extended from another session');
+pgbench_pooled('claim and complete', 8, 15, 'CALL app.work();');
+is(sql($node, q{SELECT count(*), count(DISTINCT entity) FROM app.done}), '399|399', 'each entity is done once');
+is(sql($node, qq{SELECT count(*) FROM app.done WHERE entity = '$entity'}), 0, 'but the one that was claimed before them');
+is(pooled(qq{BEGIN; INSERT INTO app.done VALUES ('$entity', $epoch); SELECT reconcile.complete_work('claimed', '$entity', $epoch); COMMIT}), '', 'which is completed from a third session');
+is(sql($node, q{SELECT count(*) FROM reconcile.work WHERE loop_name = 'claimed'}), 0, 'nothing is left');
+is(sql($node, q{SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()}), 0, 'and nobody was in a deadlock');
+
+# ----------------------------------------------------------------------
 note 'the client goes, its server session stays (A16)';
 
 is(pooled(q{SELECT epoch FROM reconcile.acquire_lease('orphan', 'gone', '500 ms')}), 1, 'a client acquires, and ends');
