@@ -39,7 +39,7 @@ wait_for($node, q{(SELECT count(*) FROM app.run WHERE loop_name = 'ordered') = 6
 is(order('ordered'), 'first c a b e d', 'in the order in which it was triggered, none lost (86)');
 
 make_loop($node, 'timed');
-sql($node, qq{SELECT reconcile.enqueue('timed', 't$_', '$_ ms')}) for 900, 300, 600;
+sql($node, q{SELECT reconcile.enqueue('timed', 't' || ms, interval '1 ms' * ms) FROM unnest(ARRAY[900, 300, 600]) ms});
 wait_for($node, q{(SELECT count(*) FROM app.run WHERE loop_name = 'timed') = 3}, 'three are triggered with delays');
 is(order('timed'), 't300 t600 t900', 'they run in due order, not in that of the triggers (51, 53, 155)');
 
