@@ -16,7 +16,7 @@
 #include "engine/dispatcher.h"
 #include "engine/process.h"
 
-#define ROTATE_BLOCKS		512 /* size at which a segment is left */
+#define ROTATE_BLOCKS		512 /* size from which a segment is left */
 #define LOOK_AFTER_MARKS	2000	/* marks taken in between two looks at the size */
 #define MOVE_BLOCKS			32	/* blocks of an old segment moved in one transaction */
 #define SOON_MS				5000	/* what is due by then is left to its run */
@@ -27,6 +27,12 @@ static bool draining[MARK_SEGMENTS];	/* has blocks, and is not the current one *
 static BlockNumber next_block[MARK_SEGMENTS];	/* where moving goes on */
 static TimestampTz retry_at = 0;
 static int64 retry_ms = 0;
+/*
+ * What was moved to the current segment.  It would be moved again with it, so a
+ * segment is left only when as much has come in since: however many marks wait,
+ * a new one costs at most one move.
+ */
+static uint64 moved_bytes = 0;
 
 typedef struct Sizes
 {
@@ -105,6 +111,7 @@ move_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void
 	if (mark_try_delete(loop_name, entity_id, ref, 1) == 0)
 		return;
 	mark_copy(loop_name, entity_id, ref, current(), &moved);
+	moved_bytes += mark_size(loop_name, entity_id);
 	/* the message that tells of it may still be in the ring, and will find nothing there */
 	if (entity == NULL || !due_moved(entity, ref, &moved))
 		due_add(dispatcher->due, loop->due, entity_id, &moved, move->now);
@@ -154,6 +161,12 @@ drain(int segment, BlockNumber blocks, TimestampTz now)
 	return process_transaction(truncate_segment, &move) && move.left == 0;
 }
 
+static bool
+is_to_be_left(BlockNumber blocks)
+{
+	return blocks >= ROTATE_BLOCKS && blocks / 2 >= moved_bytes / BLCKSZ;
+}
+
 void
 rotate_tend(TimestampTz now)
 {
@@ -171,7 +184,7 @@ rotate_tend(TimestampTz now)
 	if (!process_transaction(look_at_sizes, &sizes))
 		return;
 
-	for (int i = 1; i < MARK_SEGMENTS && sizes.blocks[segment] >= ROTATE_BLOCKS; i++)
+	for (int i = 1; i < MARK_SEGMENTS && is_to_be_left(sizes.blocks[segment]); i++)
 	{
 		int			next = (segment + i) % MARK_SEGMENTS;
 
@@ -179,6 +192,7 @@ rotate_tend(TimestampTz now)
 		{
 			pg_atomic_write_u32(&dispatcher->db->segment, next);
 			segment = next;
+			moved_bytes = 0;
 		}
 	}
 	for (int i = 0; i < MARK_SEGMENTS; i++)

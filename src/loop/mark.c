@@ -166,6 +166,14 @@ mark_copy(const char *loop_name, const char *entity_id, const MarkRef *from, int
 	insert_one(segment_open(segment, RowExclusiveLock), segment, loop_name, entity_id, to);
 }
 
+Size
+mark_size(const char *loop_name, const char *entity_id)
+{
+	/* number, due_at, made_at, kind, and the texts, each with one byte at least */
+	return sizeof(ItemIdData) + MAXALIGN(SizeofHeapTupleHeader) +
+		MAXALIGN(3 * sizeof(int64) + 1 + 2 + strlen(loop_name) + strlen(entity_id));
+}
+
 void
 mark_insert_many(const char *loop_name, int n, const char *const *entity_ids,
 				 MarkKind kind, const TimestampTz *due_at)

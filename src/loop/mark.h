@@ -68,6 +68,9 @@ extern void mark_insert_many(const char *loop_name, int n, const char *const *en
 extern void mark_copy(const char *loop_name, const char *entity_id, const MarkRef *from,
 					  int segment, MarkRef *to);
 
+/* The room that a mark takes in its segment, in bytes. */
+extern Size mark_size(const char *loop_name, const char *entity_id);
+
 /* Is the mark still there, by this snapshot? */
 extern bool mark_visible(const char *loop_name, const char *entity_id, const MarkRef *ref, Snapshot snapshot);
 
