@@ -2,8 +2,9 @@
 #
 # The suite "pooled" of run-suites, which sources it: regress, isolation and
 # pgTAP once more, through pgbouncer in transaction mode with four connections
-# to the server, of which each transaction gets the next one. It needs a
-# pgbouncer that knows prepared statements in this mode: from 1.21 on.
+# to the server, of which each transaction gets the next one. The isolation tester
+# needs a pgbouncer that knows prepared statements in this mode, from 1.21 on,
+# and so another Debian than that of PostgreSQL 15.
 #
 # test/pooled/exclude lists what can have no meaning behind a pooler.
 
@@ -15,7 +16,8 @@ pooler_start() {
     local out=$WORKDIR/pooled tries
 
     mkdir -p "$out"
-    say '"postgres" ""' >"$out/users"
+    # those of the examples, too
+    printf '"%s" ""\n' postgres fleet_worker cron_worker >"$out/users"
     cat >"$out/pgbouncer.ini" <<END
 [databases]
 * = host=$SOCKETS port=5432
@@ -32,8 +34,8 @@ default_pool_size = $POOLER_SIZE
 max_db_connections = $POOLER_SIZE
 server_round_robin = 1
 server_idle_timeout = 0
-max_prepared_statements = 100
 END
+    [[ $VERSION == 15 ]] || say 'max_prepared_statements = 100' >>"$out/pgbouncer.ini"
     pgbouncer -q "$out/pgbouncer.ini" </dev/null >"$out/pgbouncer.out" 2>&1 &
     POOLER_PID=$!
     for ((tries = 0; tries < 100; tries++)); do
