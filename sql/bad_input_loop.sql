@@ -1,14 +1,14 @@
 --
 -- Bad input to the functions of section 3: SQLSTATE, the argument's name, a hint, and nothing changed (P12).
 --
-CREATE FUNCTION pg_temp.refused(statement text, OUT code text, OUT message text, OUT hint text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION refused(statement text, OUT code text, OUT message text, OUT hint text) LANGUAGE plpgsql AS $$
 BEGIN
     EXECUTE statement;
     code := 'accepted';
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT, hint = PG_EXCEPTION_HINT;
 END $$;
-CREATE TEMP TABLE cases (n int GENERATED ALWAYS AS IDENTITY, call text);
+CREATE TABLE cases (n int GENERATED ALWAYS AS IDENTITY, call text);
 SELECT reconcile.create_loop('bad_loop', lease_ttl => '10 s');
 CREATE TABLE bad_table (id text, note text);
 
@@ -71,12 +71,12 @@ INSERT INTO cases (call) VALUES
     ('unwatch(NULL, ''bad_table'')'), ('unwatch(''bad_none'', ''bad_table'')'), ('unwatch(''bad_loop'', NULL)'), ('unwatch(''bad_loop'', ''bad_table'')'),
     ('permanent_error(NULL)');
 
-SELECT c.call, r.* FROM cases c, LATERAL pg_temp.refused('SELECT reconcile.' || c.call) r ORDER BY c.n;
+SELECT c.call, r.* FROM cases c, LATERAL refused('SELECT reconcile.' || c.call) r ORDER BY c.n;
 
 -- infinite intervals exist since 17, and are no intervals before
-SELECT (pg_temp.refused($$SELECT reconcile.create_loop('bad_x', timeout => 'infinity')$$)).code IN ('22023', '22007') AS refused;
-SELECT (pg_temp.refused($$SELECT reconcile.enqueue('bad_loop', 'e', '-infinity')$$)).code IN ('22023', '22007') AS refused;
-SELECT (pg_temp.refused($$SELECT reconcile.alter_loop('bad_loop', '{"timeout": "infinity"}')$$)).code;
+SELECT (refused($$SELECT reconcile.create_loop('bad_x', timeout => 'infinity')$$)).code IN ('22023', '22007') AS refused;
+SELECT (refused($$SELECT reconcile.enqueue('bad_loop', 'e', '-infinity')$$)).code IN ('22023', '22007') AS refused;
+SELECT (refused($$SELECT reconcile.alter_loop('bad_loop', '{"timeout": "infinity"}')$$)).code;
 
 -- nothing writes in a read-only transaction
 BEGIN READ ONLY;
@@ -84,7 +84,7 @@ SELECT call, r.code, r.message, r.hint
   FROM unnest(ARRAY['create_loop(''bad_x'')', 'alter_loop(''bad_loop'', ''{}'')', 'drop_loop(''bad_loop'')', 'pause_loop(''bad_loop'')',
                     'resume_loop(''bad_loop'')', 'enqueue(''bad_loop'', ''e'')', 'enqueue_many(''bad_loop'', ''{e}'')', 'revive(''bad_loop'', ''e'')',
                     'forget(''bad_loop'', ''e'')', 'watch(''bad_loop'', ''bad_table'', ''id'')', 'unwatch(''bad_loop'', ''bad_table'')']) AS call,
-       LATERAL pg_temp.refused('SELECT reconcile.' || call) r;
+       LATERAL refused('SELECT reconcile.' || call) r;
 COMMIT;
 
 -- nothing was changed by what was refused
@@ -92,4 +92,5 @@ SELECT loop_name, concurrency, timeout, lease_ttl, renew_every, enabled FROM rec
 SELECT count(*) FROM reconcile.mark;
 SELECT count(*) FROM pg_trigger WHERE tgrelid = 'bad_table'::regclass;
 SELECT reconcile.drop_loop(loop_name) FROM reconcile.loops;
-DROP TABLE bad_table;
+DROP TABLE bad_table, cases;
+DROP FUNCTION refused;

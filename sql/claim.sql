@@ -155,8 +155,8 @@ SELECT reconcile.enqueue('claims_plain', '');
 SELECT quote_literal(entity_id) FROM reconcile.claim_work('claims_plain', 'w1');
 
 -- Bad input changes nothing
-CREATE TEMP TABLE cases (call text);
-INSERT INTO cases VALUES
+CREATE TABLE claim_app.cases (call text);
+INSERT INTO claim_app.cases VALUES
 	('claim_work(NULL, ''w'')'), ('claim_work(''claims'', NULL)'), ('claim_work(''claims'', '''')'), ('claim_work(''Claims'', ''w'')'),
 	('claim_work(''no_such_loop'', ''w'')'), ('claim_work(''claims'', ''w'', 0)'), ('claim_work(''claims'', ''w'', 10001)'), ('claim_work(''claims'', ''w'', NULL)'),
 	('claim_work(''claims'', ''w'', 1, ''0'')'), ('claim_work(''claims'', ''w'', 1, NULL)'), ('claim_work(''claims'', ''w'', 1, ''-1 s'')'), ('claim_work(''claims'', ''w'', 1, ''1 month'')'),
@@ -169,14 +169,14 @@ INSERT INTO cases VALUES
 	('complete_works(''claims'', ''{a}'', ''{1}'', ''{1 s,2 s}'')'), ('complete_works(''claims'', ''{a}'', ''{1}'', ''{1 month}'')'), ('complete_works(''claims'', ''{a}'', ''{1}'')'),
 	('fail_work(''claims'', ''a'', 1, NULL)'), ('fail_work(''claims'', ''a'', 1, ''x'', NULL)'), ('fail_work(''claims'', ''a'', 1, ''x'', true, ''1 s'')'), ('fail_work(''claims'', ''a'', 1, ''x'', false, ''-1 s'')'),
 	('fail_work(''claims'', ''a'', 1, ''x'')'), ('next_due(NULL)'), ('next_due(''no_such_loop'')');
-CREATE FUNCTION pg_temp.try(call text, OUT code text, OUT message text, OUT hint text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION claim_app.try(call text, OUT code text, OUT message text, OUT hint text) LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE 'SELECT * FROM reconcile.' || call;
 	code := 'accepted';
 EXCEPTION WHEN OTHERS THEN
 	GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT, hint = PG_EXCEPTION_HINT;
 END $$;
-SELECT c.call, t.* FROM cases c, pg_temp.try(c.call) t;
+SELECT c.call, t.* FROM claim_app.cases c, claim_app.try(c.call) t;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT * FROM reconcile.claim_work('claims', 'w1');
 ROLLBACK;

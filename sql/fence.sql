@@ -202,7 +202,7 @@ SELECT state, revision FROM reconcile.resources WHERE reconciler_id = 'json';
 
 -- Bad input (P12): its SQLSTATE, and nothing is changed.
 SELECT count(*) AS resources FROM reconcile.resource \gset
-CREATE TEMP TABLE bad (n int GENERATED ALWAYS AS IDENTITY, call text);
+CREATE TABLE bad (n int GENERATED ALWAYS AS IDENTITY, call text);
 INSERT INTO bad (call)
 SELECT format(f, id) FROM unnest(ARRAY['apply_fenced(%s, ''e'', 1, ''{}'')', 'bind_lease(%s, ''a'', 1)', 'fenced_epoch(%s)']) f,
        unnest(ARRAY['NULL', '''''', '''Fleet''', '''fleet-1''', '''flé''', 'repeat(''x'', 49)']) id

@@ -61,7 +61,7 @@ SELECT count(*), bool_and(state = to_jsonb(substr(entity_id, 2)::int)) AS each_i
 
 -- Bad input (P12): its SQLSTATE, and nothing is changed.
 SELECT count(*) AS resources FROM reconcile.resource \gset
-CREATE TEMP TABLE bad (n int GENERATED ALWAYS AS IDENTITY, call text);
+CREATE TABLE bad (n int GENERATED ALWAYS AS IDENTITY, call text);
 INSERT INTO bad (call) VALUES
     ('NULL, ''{x}'', 0, ''{1}'''), ('''Fleet'', ''{x}'', 0, ''{1}'''),
     ('''bad'', NULL, 0, ''{1}'''), ('''bad'', ''{x}'', NULL, ''{1}'''), ('''bad'', ''{x}'', 0, NULL'),

@@ -157,7 +157,7 @@ COMMIT;
 
 -- Bad input (P12): its SQLSTATE, and nothing is changed.
 SELECT count(*) AS leases FROM reconcile.lease \gset
-CREATE TEMP TABLE bad (n int GENERATED ALWAYS AS IDENTITY, call text);
+CREATE TABLE bad (n int GENERATED ALWAYS AS IDENTITY, call text);
 INSERT INTO bad (call)
 SELECT format(f, id) FROM unnest(ARRAY['acquire_lease(%s)', 'try_acquire_lease(%s)', 'renew_lease(%s, ''a'', 1)',
                                        'release_lease(%s, ''a'', 1)']) f,

@@ -56,7 +56,7 @@ DELETE FROM reconcile.lease WHERE reconciler_id LIKE 'bulk%';
 
 -- Bad input (P12): its SQLSTATE, and nothing is changed.
 SELECT xmin AS before FROM reconcile.lease WHERE reconciler_id = 'a' \gset
-CREATE TEMP TABLE bad (n int GENERATED ALWAYS AS IDENTITY, call text);
+CREATE TABLE bad (n int GENERATED ALWAYS AS IDENTITY, call text);
 INSERT INTO bad (call) VALUES
     ('NULL, ''{a}'', ''{1}'''), (''''', ''{a}'', ''{1}'''),
     ('''h'', NULL, ''{1}'''), ('''h'', ''{a}'', NULL'),

@@ -77,8 +77,10 @@ SELECT reconcile.create_loop('loop_x', '12345');
 SELECT reconcile.create_loop('loop_x', 'a.b.c');
 SELECT reconcile.create_loop('loop_x', '');
 SELECT reconcile.create_loop('loop_x', 'loop_app.drive(text) x');
+BEGIN;
 CREATE FUNCTION pg_temp.drive(entity_id text) RETURNS interval LANGUAGE sql AS 'SELECT NULL::interval';
 SELECT reconcile.create_loop('loop_x', 'pg_temp.drive');
+ROLLBACK;
 
 -- User code runs as its owner: who may choose it (P11)
 SELECT reconcile.create_loop('loop_x', 'loop_app.closed');

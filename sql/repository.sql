@@ -66,12 +66,14 @@ SELECT count(*) FROM repo_test_owner.kept;
 -- ones too, are not what it finds, and nothing that it sets stays.
 TRUNCATE repo_test_owner.kept;
 SET SESSION AUTHORIZATION repo_test_writer;
+BEGIN;
 CREATE TEMP TABLE kept (entity text, mutation jsonb);
-SET search_path = pg_temp;
+SET LOCAL search_path = pg_temp;
 SELECT reconcile.apply_fenced('store', 'a', 6, '{"run": "SET work_mem = ''77kB''"}');
 SELECT current_user, current_setting('search_path'), current_setting('work_mem') <> '77kB' AS work_mem_stays;
 SELECT count(*) FROM kept;
 DROP TABLE kept;
+COMMIT;
 RESET SESSION AUTHORIZATION;
 SELECT as_role, as_session, path FROM repo_test_owner.kept;
 -- the path that a session of his begins with, in the order in which settings count there

@@ -134,9 +134,11 @@ RESET ROLE;
 CREATE SCHEMA watch_part_2 CREATE TABLE device_f PARTITION OF watch_part.device FOR VALUES IN ('f');
 SET search_path = watch_part;
 -- in the shadow of a temporary table of its name
+BEGIN;
 CREATE TEMP TABLE device_g (id text);
 CREATE TABLE watch_part.device_g PARTITION OF device FOR VALUES IN ('g');
 DROP TABLE pg_temp.device_g;
+COMMIT;
 RESET search_path;
 SELECT * FROM watch_part.triggers();
 SELECT * FROM reconcile.watch_problems();

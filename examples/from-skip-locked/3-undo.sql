@@ -1,0 +1,1 @@
+SELECT reconcile.unwatch('device', 'app.device');

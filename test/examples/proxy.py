@@ -1,0 +1,109 @@
+"""A proxy in front of a server that counts the statements of its clients.
+
+When the n-th statement, over all connections, has been executed, it does not
+pass on the answer but calls what it was told to call: to kill the client, or to
+cut the connection. So the client dies after each of its statements in turn, and
+never knows whether that one was done.
+
+It can also hold a statement on its way to the server.
+"""
+
+import os
+import socket
+import struct
+import threading
+
+
+class Proxy:
+    def __init__(self, listen_dir, server_dir, port=5432):
+        self.server = f"{server_dir}/.s.PGSQL.{port}"
+        self.lock = threading.Lock()
+        self.arm(0, None)
+        self.hold = None                # statements with these bytes are held
+        self.held = threading.Event()
+        self.go_on = threading.Event()
+        self.listener = socket.socket(socket.AF_UNIX)
+        os.makedirs(listen_dir, exist_ok=True)
+        self.listener.bind(f"{listen_dir}/.s.PGSQL.5432")
+        self.listener.listen(16)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def arm(self, number, action):
+        """Calls action() once, after statement `number` counted from now; 0: never."""
+        with self.lock:
+            self.seen, self.number, self.action = 0, number, action
+            self.fired = threading.Event()
+
+    def accept(self):
+        while True:
+            client, _ = self.listener.accept()
+            threading.Thread(target=self.connection, args=(client,), daemon=True).start()
+
+    def connection(self, client):
+        server = socket.socket(socket.AF_UNIX)
+        try:
+            server.connect(self.server)
+        except OSError:
+            client.close()
+            return
+        asked = threading.Event()       # the next answer is the one not to pass on
+        threading.Thread(target=self.answers, args=(client, server, asked), daemon=True).start()
+        try:
+            self.requests(client, server, asked)
+        except OSError:
+            pass
+        finally:
+            self.close(client, server)
+
+    def requests(self, client, server, asked):
+        startup = read(client, 4)
+        server.sendall(startup + read(client, struct.unpack("!I", startup)[0] - 4))
+        while True:
+            head = read(client, 5)
+            body = read(client, struct.unpack("!I", head[1:])[0] - 4)
+            if self.hold is not None and self.hold in body:
+                self.held.set()
+                self.go_on.wait()
+            # Q is a statement; so is what ends with S, in the extended protocol
+            if head[:1] in b"QS":
+                with self.lock:
+                    self.seen += 1
+                    if self.seen == self.number:
+                        asked.set()
+            server.sendall(head + body)
+
+    def answers(self, client, server, asked):
+        try:
+            while True:
+                head = read(server, 5)
+                body = read(server, struct.unpack("!I", head[1:])[0] - 4)
+                if asked.is_set():
+                    if head[:1] == b"Z":
+                        self.action()
+                        self.fired.set()
+                        break
+                    continue
+                client.sendall(head + body)
+        except OSError:
+            pass
+        finally:
+            self.close(client, server)
+
+    @staticmethod
+    def close(*sockets):
+        for one in sockets:
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            one.close()
+
+
+def read(connection, size):
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise OSError("closed")
+        data += part
+    return data
