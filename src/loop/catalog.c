@@ -795,11 +795,14 @@ reconcile_drop_loop(PG_FUNCTION_ARGS)
 	sql_begin(&scope);
 	if (sql_run_latest(&plans[PLAN_DELETE], &value, NULL) == 0)
 		undefined_loop(loop_name);
-	sql_run_latest(&plans[PLAN_DELETE_ENTITIES], &value, NULL);
 	sql_end(&scope);
 
-	loop_delete_marks(loop_name, NULL);
+	/* a run that has written to a watched table keeps us out of it, and must not wait for us at its end */
 	watch_drop_all(loop_name);
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_DELETE_ENTITIES], &value, NULL);
+	sql_end(&scope);
+	loop_delete_marks(loop_name, NULL);
 	access_changed();
 	wake_reload();
 	/* one of the same name may be made before anybody looks: it has none of these marks */

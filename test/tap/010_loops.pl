@@ -434,7 +434,7 @@ wait_for($node, q{(SELECT string_agg(entity_id, ', ' ORDER BY n) FROM app.run WH
 	'a run in flight keeps the options that it began with; the next one has the new');
 wait_for($node, q{(SELECT string_agg(entity_id, ' ') FROM reconcile.work WHERE loop_name = 'altered') = 'b'}, 'all of them');
 
-make_loop($node, 'dropped', options => q{default_requeue => '1 hour'});
+make_loop($node, 'demolished', options => q{default_requeue => '1 hour'});
 $gate = close_gate($node, 'dropped');
 enqueue($node, 'dropped', qw(a b));
 wait_held($node, 'dropped', 1);
@@ -458,5 +458,23 @@ wait_for($node, q{EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'deaf' AN
 	'a run that does not heed its timeout loses its process');
 is(waits('deaf', 'a'), 'retrying 1 57014', 'and is booked as one that timed out');
 cmp_ok(tries($node, 'suicidal'), '<=', 10, 'a run that cancels itself is repeated, but not at once');
+
+# ----------------------------------------------------------------------
+note 'a loop is dropped while a run of it has written to what it watches';
+
+sql($node, q{CREATE TABLE app.dropped (id text, n int); INSERT INTO app.dropped VALUES ('a', 0)});
+make_loop($node, 'demolished', body => q{UPDATE app.dropped SET n = n + 1 WHERE id = entity; PERFORM app.gate('demolished_later'); RETURN NULL;});
+sql($node, q{SELECT reconcile.watch('demolished', 'app.dropped', 'id')});
+my $later = close_gate($node, 'demolished_later');
+enqueue($node, 'demolished', 'a');
+wait_held($node, 'demolished_later', 1);
+my $dropper = $node->background_psql('postgres');
+$dropper->query_until(qr/begun/, qq{\\echo begun\nSELECT reconcile.drop_loop('demolished');\n});
+wait_for($node, q{EXISTS (SELECT FROM pg_locks WHERE relation = 'app.dropped'::regclass AND NOT granted)}, 'it waits for the table');
+$later->open;
+$dropper->query_safe('SELECT 1');
+$dropper->quit;
+is(sql($node, 'SELECT n FROM app.dropped'), '1', 'the run finishes, and nobody waits for ever');
+is(sql($node, q{SELECT count(*) FROM reconcile.mark WHERE loop_name = 'demolished'}), '0', 'nothing of the loop is left');
 
 finish();
