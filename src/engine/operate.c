@@ -4,8 +4,8 @@
  *
  * Both procedures look, commit, and wait: between two looks they hold neither a
  * snapshot nor a lock.  A run is seen in shared memory if an executor has it
- * (runs.h), and by its lock if a session has (run_of_session()); either is there
- * before the run reads whether its loop is paused.
+ * (runs.h), and by a lock if a session has it or is making a claim
+ * (run_of_session()); either is there before it is read whether the loop is paused.
  */
 #include "postgres.h"
 
@@ -24,6 +24,7 @@
 #include "core/ident.h"
 #include "core/plan.h"
 #include "engine/runs.h"
+#include "loop/claim.h"
 #include "loop/loop.h"
 #include "loop/run.h"
 
@@ -36,12 +37,13 @@ enum
 };
 
 static SqlPlan plans[] = {
-	/* of a leased loop the claims of the term that is current */
+	/* as entity_claim_live() has it */
 	[PLAN_ANY_CLAIM] = {
 		"SELECT 1 FROM reconcile.entity e WHERE e.loop_name OPERATOR(pg_catalog.=) $1"
 		" AND e.claim_epoch IS NOT NULL AND e.claim_expires_at OPERATOR(pg_catalog.>) $2"
 		" AND ($3 IS FALSE OR EXISTS (SELECT FROM reconcile.lease t"
-		" WHERE t.reconciler_id OPERATOR(pg_catalog.=) $1 AND t.epoch OPERATOR(pg_catalog.=) e.claim_lease_epoch))"
+		" WHERE t.reconciler_id OPERATOR(pg_catalog.=) $1 AND t.epoch OPERATOR(pg_catalog.=) e.claim_lease_epoch"
+		" AND t.expires_at OPERATOR(pg_catalog.>) $2))"
 		" LIMIT 1",
 		3, {TEXTOID, TIMESTAMPTZOID, BOOLOID}
 	},
@@ -180,8 +182,9 @@ reconcile_wait_idle(PG_FUNCTION_ARGS)
 }
 
 /*
- * SIGINT to the executor: the dispatcher gives the entity back, uncounted, and
- * not for a second.  One that strikes the run after it costs that a repetition.
+ * Of a worker: SIGINT to the executor, and the dispatcher gives the entity back,
+ * uncounted, not for a second.  One that strikes the run after it costs that a
+ * repetition.  Of an outside worker: the claim is ended.
  */
 PG_FUNCTION_INFO_V1(reconcile_cancel_run);
 Datum
@@ -192,11 +195,13 @@ reconcile_cancel_run(PG_FUNCTION_ARGS)
 	LoopRules	rules;
 	int			pid;
 
-	require_primary("cancel_run");
+	require_writable("cancel_run");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
 	access_require(CAP_OPERATE, loop_name);
 	loop_require(loop_name, &rules);
 	pid = runs_find(loop_name, entity_id, NULL);
-	PG_RETURN_BOOL(pid > 0 && kill(pid, SIGINT) == 0);
+	if (pid > 0)
+		PG_RETURN_BOOL(kill(pid, SIGINT) == 0);
+	PG_RETURN_BOOL(claim_take_back(&rules, entity_id));
 }

@@ -14,4 +14,4 @@ CREATE FUNCTION reconcile.cancel_run(loop_name text, entity_id text) RETURNS boo
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_cancel_run';
 COMMENT ON FUNCTION reconcile.cancel_run(text, text) IS
-'Cancels the run of the entity that a worker has in progress, uncounted, so that it comes again after a second; false if there is none. 22004, 22023 bad argument; 25006 on a standby; 42501 no right; 42704 no such loop.';
+'Cancels the run of the entity in a background worker, uncounted, so that it comes again after a second, or takes an outside worker''s claim back, uncounted, so that it is due at once; false if there is neither. 22004, 22023 bad argument; 25006 read-only; 42501 no right; 42704 no such loop.';

@@ -57,12 +57,12 @@ extern bool run_lock(const char *loop_name, const char *entity_id);
 extern bool run_exclude(const char *loop_name, const char *entity_id);
 
 /*
- * Shows, until this transaction ends, that a session may run the loop: for
- * run_of_session().  Never waits.
+ * Shows, until this transaction ends, that a session may run or claim something
+ * of the loop: for run_of_session().  Before the loop's row is read.  Never waits.
  */
 extern void run_show(const char *loop_name);
 
-/* A session that runs the loop, or this entity of it (NULL: any), without an executor: its pid; 0 = none. */
+/* A session that shows so, and runs or claims this entity (NULL: whatever it does): its pid; 0 = none. */
 extern int	run_of_session(const char *loop_name, const char *entity_id);
 
 /*

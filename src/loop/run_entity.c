@@ -12,7 +12,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "common/pg_prng.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -23,8 +22,8 @@
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/ident.h"
-#include "core/plan.h"
 #include "fence/fence.h"
+#include "loop/entity.h"
 #include "loop/run.h"
 
 static const char *const result_name[] = {
@@ -32,28 +31,6 @@ static const char *const result_name[] = {
 	[RESULT_TRANSIENT] = "transient",
 	[RESULT_PERMANENT] = "permanent"
 };
-
-/* Consecutive failures that a run of it would begin with. */
-static int
-failures_before(const char *loop_name, const char *entity_id)
-{
-	static SqlPlan plan = {
-		"SELECT e.failures FROM reconcile.entity e WHERE e.loop_name OPERATOR(pg_catalog.=) $1"
-		" AND e.entity_id OPERATOR(pg_catalog.=) $2 AND e.died_of IS NULL",
-		2, {TEXTOID, TEXTOID}
-	};
-	SqlScope	scope;
-	Datum		values[2];
-	int			failures = 0;
-
-	values[0] = CStringGetTextDatum(loop_name);
-	values[1] = CStringGetTextDatum(entity_id);
-	sql_begin(&scope);
-	if (sql_run_latest(&plan, values, NULL) > 0)
-		failures = DatumGetInt32(sql_value(0, 1, NULL));
-	sql_end(&scope);
-	return failures;
-}
 
 static Oid
 function_of(const LoopRun *run)
@@ -77,15 +54,21 @@ function_of(const LoopRun *run)
 	return function;
 }
 
+/* Nobody else runs it until this transaction ends. */
 static void
-lock_entity(const LoopRules *rules, const char *entity_id)
+lock_entity(const LoopRules *rules, const char *entity_id, Entity *entity)
 {
 	run_show(rules->loop_name);
-	if (!run_exclude(rules->loop_name, entity_id))
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("entity \"%s\" of loop \"%s\" is being run now", entity_id, rules->loop_name),
-				 errhint("Try again when that run is over.")));
+	if (run_exclude(rules->loop_name, entity_id))
+	{
+		entity_read(rules->loop_name, entity_id, entity);
+		if (!entity->claimed || !entity_claim_live(rules, &entity->claim, clock_now()))
+			return;
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("entity \"%s\" of loop \"%s\" is being run now", entity_id, rules->loop_name),
+			 errhint("Try again when that run, or the claim of an outside worker, is over.")));
 }
 
 /* The error's text, if it is text in this database's encoding. */
@@ -109,6 +92,7 @@ reconcile_run_entity(PG_FUNCTION_ARGS)
 	LoopRun		run = {0};
 	RunFacts	facts = {0};
 	RunDecision decision;
+	Entity		entity;
 	FenceBinding binding;
 	Oid			function;
 	ErrorData  *error;
@@ -128,8 +112,8 @@ reconcile_run_entity(PG_FUNCTION_ARGS)
 	function = function_of(&run);
 	InitMaterializedSRF(fcinfo, 0);
 
-	lock_entity(&rules, run.entity_id);
-	facts.failures = failures_before(rules.loop_name, run.entity_id);
+	lock_entity(&rules, run.entity_id, &entity);
+	facts.failures = entity.dead ? 0 : entity.failures;
 	run.attempt = facts.failures + 1;
 	if (fence_bound(rules.loop_name, &binding) == FENCE_BOUND)
 		run.epoch = binding.epoch;

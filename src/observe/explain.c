@@ -29,6 +29,7 @@
 #include "core/plan.h"
 #include "engine/runs.h"
 #include "lease/lease.h"
+#include "loop/entity.h"
 #include "loop/loop.h"
 #include "loop/mark.h"
 #include "loop/run.h"
@@ -44,11 +45,9 @@ typedef struct Facts
 	TimestampTz running_since;
 	int			session;		/* pid that runs it in run_loop() or run_entity(); 0 = none */
 
-	int			failures;
-	char	   *died_of;		/* NULL = alive */
-	char	   *last_sqlstate;
-	char	   *claim_holder;	/* of the live claim; NULL = none */
-	TimestampTz claim_until;
+	Entity		entity;
+	bool		claim_live;
+	char		last_sqlstate[8];	/* of its last failure; its text is not for every observer */
 
 	int64		nmarks;
 	TimestampTz due_at;			/* of the earliest mark */
@@ -89,45 +88,26 @@ take_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void
 	facts->triggered |= ref->kind == MARK_TRIGGER;
 }
 
-static char *
-text_or_null(const SqlScope *scope, int column)
-{
-	bool		isnull;
-	Datum		value = sql_value(0, column, &isnull);
-
-	return isnull ? NULL : MemoryContextStrdup(scope->outer, TextDatumGetCString(value));
-}
-
 static void
 read_entity(Facts *facts)
 {
 	static SqlPlan plan = {
-		"SELECT e.failures, e.died_of, e.last_sqlstate, e.claim_expires_at, CASE WHEN e.claim_epoch IS NOT NULL"
-		" AND ($3 IS FALSE OR EXISTS (SELECT FROM reconcile.lease t WHERE t.reconciler_id OPERATOR(pg_catalog.=) $1"
-		" AND t.epoch OPERATOR(pg_catalog.=) e.claim_lease_epoch)) THEN e.claim_holder END"
-		" FROM reconcile.entity e"
-		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) $2",
-		3, {TEXTOID, TEXTOID, BOOLOID}
+		"SELECT e.last_sqlstate FROM reconcile.entity e"
+		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) $2"
+		" AND e.last_sqlstate IS NOT NULL",
+		2, {TEXTOID, TEXTOID}
 	};
 	SqlScope	scope;
-	Datum		values[3];
+	Datum		values[2];
 
+	entity_read(facts->rules.loop_name, facts->entity_id, &facts->entity);
+	facts->claim_live = facts->entity.claimed && entity_claim_live(&facts->rules, &facts->entity.claim, facts->now);
+	strcpy(facts->last_sqlstate, "unknown");
 	values[0] = CStringGetTextDatum(facts->rules.loop_name);
 	values[1] = CStringGetTextDatum(facts->entity_id);
-	values[2] = BoolGetDatum(facts->rules.lease_ttl_ms > 0);
 	sql_begin(&scope);
 	if (sql_run_latest(&plan, values, NULL) > 0)
-	{
-		bool		isnull;
-		Datum		until = sql_value(0, 4, &isnull);
-
-		facts->failures = DatumGetInt32(sql_value(0, 1, NULL));
-		facts->died_of = text_or_null(&scope, 2);
-		facts->last_sqlstate = text_or_null(&scope, 3);
-		facts->claim_until = isnull ? 0 : DatumGetTimestampTz(until);
-		if (facts->claim_until > facts->now)
-			facts->claim_holder = text_or_null(&scope, 5);
-	}
+		strlcpy(facts->last_sqlstate, TextDatumGetCString(sql_value(0, 1, NULL)), sizeof(facts->last_sqlstate));
 	sql_end(&scope);
 }
 
@@ -137,10 +117,10 @@ capture(Facts *facts)
 	const LoopRules *rules = &facts->rules;
 	Snapshot	snapshot;
 
-	facts->now = clock_now();
 	facts->which = facts->entity_id[0] == '\0' && rules->lister[0] != '\0' ? LOOP_LISTER : LOOP_RECONCILER;
 	facts->executor = runs_find(rules->loop_name, facts->entity_id, &facts->running_since);
 	facts->session = facts->executor == 0 ? run_of_session(rules->loop_name, facts->entity_id) : 0;
+	facts->now = clock_now();
 	read_entity(facts);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	mark_scan_all(snapshot, take_mark, facts);
@@ -153,13 +133,6 @@ capture(Facts *facts)
  * Questions about the entity
  * ----------------------------------------------------------------
  */
-
-/* Of its last failure.  The text of the error is not for every observer. */
-static const char *
-sqlstate_of(const Facts *facts)
-{
-	return facts->last_sqlstate != NULL ? facts->last_sqlstate : "unknown";
-}
 
 static bool
 is_running(const Facts *facts, Answer *answer)
@@ -189,37 +162,36 @@ is_running(const Facts *facts, Answer *answer)
 static bool
 is_claimed(const Facts *facts, Answer *answer)
 {
-	if (facts->claim_holder == NULL)
+	if (!facts->claim_live)
 		return false;
 	answer->state = "running";
 	answer->reason = "claimed";
-	answer->until = facts->claim_until;
-	answer->detail = psprintf("Worker \"%s\" has claimed it.", facts->claim_holder);
-	answer->hint = "It is due again when the claim runs out.";
+	answer->until = facts->entity.claim.expires_at;
+	answer->detail = psprintf("Worker \"%s\" has claimed it.", facts->entity.claim.holder_id);
+	answer->hint = "It is due again when the claim runs out, or reconcile.cancel_run() takes it back.";
 	return true;
 }
 
 static bool
 is_dead(const Facts *facts, Answer *answer)
 {
-	bool		of_crash;
+	const Entity *entity = &facts->entity;
 
-	if (facts->died_of == NULL)
-		return false;
-	of_crash = strcmp(facts->died_of, "crash") == 0;
-	/* a fresh trigger revives it */
-	if (facts->triggered && !of_crash)
+	/* a fresh trigger revives it, unless it died of crashes */
+	if (!entity->dead || (facts->triggered && !entity->dead_of_crash))
 		return false;
 	answer->state = answer->reason = "dead";
-	if (of_crash)
+	if (entity->dead_of_crash)
+	{
 		answer->detail = "It died of crashes of the server in its runs.";
-	else if (strcmp(facts->died_of, "permanent") == 0)
-		answer->detail = psprintf("It died of a permanent failure, SQLSTATE %s.", sqlstate_of(facts));
+		answer->hint = "Only reconcile.revive() makes it due.";
+	}
 	else
-		answer->detail = psprintf("It died after %d failures in a row, the last with SQLSTATE %s.",
-								  facts->failures, sqlstate_of(facts));
-	answer->hint = of_crash ? "Only reconcile.revive() makes it due." :
-		"reconcile.revive() or a fresh trigger makes it due.";
+	{
+		answer->detail = psprintf("It died of failure %d in a row, SQLSTATE %s.",
+								  entity->failures, facts->last_sqlstate);
+		answer->hint = "reconcile.revive() or a fresh trigger makes it due.";
+	}
 	return true;
 }
 
@@ -242,8 +214,8 @@ is_backoff(const Facts *facts, Answer *answer)
 	answer->state = "retrying";
 	answer->reason = "backoff";
 	answer->until = facts->due_at;
-	answer->detail = psprintf("It failed %d times in a row, the last time with SQLSTATE %s.", facts->failures,
-							  sqlstate_of(facts));
+	answer->detail = psprintf("It waits after failure %d in a row, SQLSTATE %s.", facts->entity.failures,
+							  facts->last_sqlstate);
 	answer->hint = "reconcile.enqueue() makes it due at once.";
 	return true;
 }
@@ -253,10 +225,11 @@ is_delayed(const Facts *facts, Answer *answer)
 {
 	if (facts->due_at <= facts->now)
 		return false;
-	answer->state = facts->failures > 0 ? "retrying" : "waiting";
+	answer->state = facts->entity.failures > 0 ? "retrying" : "waiting";
 	answer->reason = "delayed";
 	answer->until = facts->due_at;
 	answer->detail = facts->kind == MARK_TRIGGER ? "A trigger with a delay asks for it." :
+		facts->kind == MARK_CLAIM ? "The deadline of a claim that has ended brings it back." :
 		"Its last run asked for another look.";
 	answer->hint = "reconcile.enqueue() makes it due at once.";
 	return true;

@@ -184,6 +184,31 @@ is(sql($node, q{SELECT entity_id, attempt FROM app.run WHERE loop_name = 'drive'
 is(sql($node, q{SELECT reconcile.cancel_run('drive', 'victim')}), 'f', 'it is over');
 
 # ----------------------------------------------------------------------
+note 'claims of outside workers';
+
+sql($node, q{SELECT reconcile.create_loop('outside', default_requeue => NULL)});
+enqueue($node, 'outside', 'a', 'b');
+my $worker = $node->background_psql('postgres');
+$worker->query_safe('BEGIN');
+is($worker->query_safe(q{SELECT count(*) FROM reconcile.claim_work('outside', 'w', 2, '1 h')}), 2, 'a worker claims');
+is(sql($node, q{CALL reconcile.drain_loop('outside', '10 ms')}), 'f', 'what is not committed may become a claim');
+$worker->query_safe('COMMIT');
+is(sql($node, q{CALL reconcile.drain_loop('outside', '10 ms')}), 'f', 'and is one');
+is(sql($node, q{SELECT count(*) FROM reconcile.claim_work('outside', 'w', 2)}), 0, 'a loop that is drained gives no more');
+my $epoch = sql($node, q{SELECT claim_epoch FROM reconcile.entity WHERE loop_name = 'outside' AND entity_id = 'a'});
+is(sql($node, q{SELECT reconcile.cancel_run('outside', 'a')}), 't', 'cancel_run() takes a claim back');
+is(sql($node, q{SELECT reconcile.cancel_run('outside', 'a')}), 'f', 'once');
+session_fails($node, 'RC017', "SELECT reconcile.complete_work('outside', 'a', $epoch)", 'its worker is told when it reports');
+is(sql($node, q{SELECT state, failures FROM reconcile.work WHERE loop_name = 'outside' AND entity_id = 'a'}), 'ready|0', 'the entity is due, uncounted');
+$epoch = sql($node, q{SELECT claim_epoch FROM reconcile.entity WHERE loop_name = 'outside' AND entity_id = 'b'});
+$drain = begin($node, 'drain', q{CALL reconcile.drain_loop('outside', '3 min')});
+wait_waiting($node, 'drain');
+sql($node, "SELECT reconcile.complete_work('outside', 'b', $epoch)");
+is(result($drain), 't', 'a drained loop has no claim');
+is(sql($node, q{CALL reconcile.wait_idle('outside', '0 s')}), 'f', 'what is due is not idle');
+$worker->quit;
+
+# ----------------------------------------------------------------------
 note 'runs in sessions, where nothing is preloaded';
 
 my $bare = new_node('bare', preload => 0);

@@ -41,19 +41,19 @@ behave($node, 'drive', 'b', 'fail');
 enqueue($node, 'drive', 'b');
 wait_for($node, q{(SELECT state FROM reconcile.work WHERE entity_id = 'b') = 'retrying'}, 'it has failed');
 is(reason($node, 'drive', 'b'), 'retrying|backoff', 'a backoff');
-like(field('detail', 'drive', 'b'), qr/failed 1 times.*AP001/, 'after a failure');
+like(field('detail', 'drive', 'b'), qr/failure 1 in a row, SQLSTATE AP001/, 'after a failure');
 is(field('until > now()', 'drive', 'b'), 't', 'until its time');
 unlike(field('concat_ws(chr(10), detail, hint)', 'drive', 'b'), qr/cannot drive/, 'without the text of its error');
 enqueue($node, 'drive', 'b');
 wait_for($node, q{(SELECT state FROM reconcile.work WHERE entity_id = 'b') = 'dead'}, 'it has failed again');
 is(reason($node, 'drive', 'b'), 'dead|dead', 'the last attempt');
-like(field('detail', 'drive', 'b'), qr/2 failures in a row.*AP001/, 'says how often');
+like(field('detail', 'drive', 'b'), qr/failure 2 in a row, SQLSTATE AP001/, 'says how often');
 sql($node, q{SELECT reconcile.enqueue('drive', 'b', '1 h')});
 is(reason($node, 'drive', 'b'), 'retrying|delayed', 'a trigger with a delay will revive it');
 behave($node, 'drive', 'p', 'permanent');
 enqueue($node, 'drive', 'p');
 wait_for($node, q{(SELECT state FROM reconcile.work WHERE entity_id = 'p') = 'dead'}, 'it is dead');
-like(field('detail', 'drive', 'p'), qr/permanent failure, SQLSTATE RC004/, 'a permanent failure');
+like(field('detail', 'drive', 'p'), qr/failure 1 in a row, SQLSTATE RC004/, 'a permanent failure');
 
 my $gate = close_gate($node, 'drive');
 enqueue($node, 'drive', 'r');
@@ -65,12 +65,15 @@ sql($node, q{SELECT reconcile.pause_loop('drive')});
 enqueue($node, 'drive', 'r');
 is(reason($node, 'drive', 'r'), 'running|running', 'whatever else holds it up');
 
-sql($node, q{INSERT INTO reconcile.entity (loop_name, entity_id, failures, claim_epoch, claim_holder, claim_expires_at)
-	VALUES ('drive', 'c', 1, 1, 'the worker', now() + interval '1 h')});
-is(reason($node, 'drive', 'c'), 'running|claimed', 'a claim');
-is(field(q{detail LIKE '%"the worker"%' AND until > now()}, 'drive', 'c'), 't', 'names the worker');
-sql($node, q{UPDATE reconcile.entity SET claim_expires_at = now() WHERE entity_id = 'c'});
-is(reason($node, 'drive', 'c'), 'idle|idle', 'one that has run out is none');
+sql($node, q{SELECT reconcile.create_loop('outside', max_attempts => 1)});
+enqueue($node, 'outside', 'c');
+is(reason($node, 'outside', 'c'), 'ready|due', 'a loop for outside workers');
+like(field('detail', 'outside', 'c'), qr/for outside workers/, 'says so');
+sql($node, q{SELECT * FROM reconcile.claim_work('outside', 'the worker', 1, '1 h')});
+is(reason($node, 'outside', 'c'), 'running|claimed', 'a claim');
+is(field(q{detail LIKE '%"the worker"%' AND until > now() + interval '50 min'}, 'outside', 'c'), 't', 'names the worker, until its deadline');
+sql($node, q{SELECT reconcile.cancel_run('outside', 'c')});
+is(reason($node, 'outside', 'c'), 'ready|due', 'one that is taken back is none');
 
 # ----------------------------------------------------------------------
 note 'its loop';
