@@ -107,8 +107,9 @@ run_of_session(const char *loop_name, const char *entity_id)
 	{
 		int			pid = compat_vxid_pid(holder);
 
-		if (pid != 0 && (entity_id == NULL || holds(&run, pid)))
-			return pid;
+		/* without a process it is prepared, or has just gone */
+		if (entity_id == NULL || holds(&run, pid))
+			return pid != 0 ? pid : -1;
 	}
 	return 0;
 }

@@ -62,7 +62,10 @@ extern bool run_exclude(const char *loop_name, const char *entity_id);
  */
 extern void run_show(const char *loop_name);
 
-/* A session that shows so, and runs or claims this entity (NULL: whatever it does): its pid; 0 = none. */
+/*
+ * A session that shows so, and runs or claims this entity (NULL: whatever it
+ * does): its pid; -1 = a prepared transaction, 0 = none.
+ */
 extern int	run_of_session(const char *loop_name, const char *entity_id);
 
 /*

@@ -43,7 +43,7 @@ typedef struct Facts
 
 	int			executor;		/* pid that runs it; 0 = none, -1 = it is gone */
 	TimestampTz running_since;
-	int			session;		/* pid that runs it in run_loop() or run_entity(); 0 = none */
+	int			session;		/* pid that runs it in run_loop() or run_entity(); 0 = none, -1 = a prepared transaction */
 
 	Entity		entity;
 	bool		claim_live;
@@ -140,7 +140,13 @@ is_running(const Facts *facts, Answer *answer)
 	if (facts->executor == 0 && facts->session == 0)
 		return false;
 	answer->state = answer->reason = "running";
-	if (facts->session != 0)
+	if (facts->session < 0)
+	{
+		answer->detail = "A prepared transaction has run or claimed it.";
+		answer->hint = "COMMIT PREPARED or ROLLBACK PREPARED decides about that.";
+		return true;
+	}
+	if (facts->session > 0)
 	{
 		answer->detail = psprintf("Session %d runs it.", facts->session);
 		answer->hint = psprintf("SELECT pg_cancel_backend(%d) cancels that call.", facts->session);

@@ -211,7 +211,7 @@ $worker->quit;
 # ----------------------------------------------------------------------
 note 'runs in sessions, where nothing is preloaded';
 
-my $bare = new_node('bare', preload => 0);
+my $bare = new_node('bare', preload => 0, conf => "max_prepared_transactions = 2\n");
 prepare($bare);
 make_loop($bare, 'first');
 make_loop($bare, 'second');
@@ -245,5 +245,11 @@ is(sql($bare, q{CALL reconcile.drain_loop('first', '0 s')}), 't', 'no longer tha
 is(runs($bare, 'first', 'b'), 1, 'what it did is there');
 is(sql($bare, q{CALL reconcile.wait_idle('first', '0 s')}), 'f', 'and its trigger too');
 $by_hand->quit;
+
+sql($bare, q{BEGIN; SELECT * FROM reconcile.run_entity('first', 'c'); PREPARE TRANSACTION 'by hand'});
+is(sql($bare, q{CALL reconcile.drain_loop('first', '10 ms')}), 'f', 'a run by hand that is prepared is not over');
+like(sql($bare, q{SELECT reason, detail FROM reconcile.explain('first', 'c')}), qr/^running\|A prepared transaction/, 'as explain() says');
+sql($bare, q{COMMIT PREPARED 'by hand'});
+is(sql($bare, q{CALL reconcile.drain_loop('first', '0 s')}), 't', 'before that is committed');
 
 finish();
