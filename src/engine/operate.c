@@ -136,9 +136,9 @@ wait_for(const char *loop_name, int64 timeout_ms, Look look)
 	return done;
 }
 
-/* The arguments of both: loop, timeout, and what is returned. */
+/* The arguments of both: loop, timeout, and what is returned.  "pause": the loop first. */
 static Datum
-operate(FunctionCallInfo fcinfo, const char *procedure, Capability capability, Look look)
+operate(FunctionCallInfo fcinfo, const char *procedure, bool pause, Look look)
 {
 	char	   *loop_name;
 	int64		timeout_ms;
@@ -149,12 +149,12 @@ operate(FunctionCallInfo fcinfo, const char *procedure, Capability capability, L
 
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	timeout_ms = duration_arg(fcinfo, 1, "timeout", true);
-	access_require(capability, loop_name);
+	access_require(pause ? CAP_OPERATE : CAP_OBSERVE, loop_name);
 	loop_require(loop_name, &rules);
 	require_non_atomic(fcinfo, procedure);
 
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	if (capability == CAP_OPERATE)
+	if (pause)
 		loop_pause(loop_name);
 	SPI_commit();
 	value = BoolGetDatum(wait_for(rules.loop_name, timeout_ms, look));
@@ -170,7 +170,7 @@ Datum
 reconcile_drain_loop(PG_FUNCTION_ARGS)
 {
 	require_writable("drain_loop");
-	return operate(fcinfo, "drain_loop", CAP_OPERATE, look_drained);
+	return operate(fcinfo, "drain_loop", true, look_drained);
 }
 
 PG_FUNCTION_INFO_V1(reconcile_wait_idle);
@@ -178,7 +178,7 @@ Datum
 reconcile_wait_idle(PG_FUNCTION_ARGS)
 {
 	require_primary("wait_idle");
-	return operate(fcinfo, "wait_idle", CAP_OBSERVE, look_idle);
+	return operate(fcinfo, "wait_idle", false, look_idle);
 }
 
 /*

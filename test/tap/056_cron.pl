@@ -9,6 +9,9 @@ use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
 
+# how pg_cron ends with its server
+expect_log(qr/FATAL:  terminating background worker "pg_cron launcher" due to administrator command/);
+
 my $cron_conf = "max_worker_processes = 20\ncron.database_name = 'postgres'\ncron.use_background_workers = on\n";
 my $node = new_node('cron', preload => 0, conf => "shared_preload_libraries = 'pg_cron'\n$cron_conf");
 my $both = new_node('both', conf => "shared_preload_libraries = 'reconcile,pg_cron'\n$cron_conf");
