@@ -83,7 +83,8 @@ require_administrator(const char *function)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for %s()", function),
-				 errhint("Only a superuser or the owner of the schema \"reconcile\" may: the jobs are those of the loops' owners.")));
+				 errdetail("The jobs are those of the loops' owners."),
+				 errhint("Only a superuser or the owner of the schema \"reconcile\" may.")));
 }
 
 /* Within sql_begin(). */
