@@ -38,6 +38,7 @@ OBJS = \
 	src/fence/fence_sql.o \
 	src/fence/merge_patch.o \
 	src/loop/function.o \
+	src/loop/schedule.o \
 	src/loop/catalog.o \
 	src/loop/mark.o \
 	src/loop/due.o \
@@ -52,6 +53,7 @@ OBJS = \
 	src/loop/run.o \
 	src/loop/compact.o \
 	src/loop/run_loop.o \
+	src/loop/run_entity.o \
 	src/loop/manage.o \
 	src/loop/remember.o \
 	src/loop/watch_catalog.o \
@@ -74,11 +76,14 @@ OBJS = \
 	src/engine/rotate.o \
 	src/engine/publish.o \
 	src/engine/executor.o \
+	src/engine/runs.o \
+	src/engine/operate.o \
 	src/engine/ddl.o \
 	src/engine/engine.o \
 	src/observe/sight.o \
 	src/observe/metrics.o \
-	src/observe/health.o
+	src/observe/health.o \
+	src/observe/explain.o
 
 # The install script is these parts in this order.
 SQL_PARTS = \
@@ -91,9 +96,12 @@ SQL_PARTS = \
 	src/loop/watch.sql \
 	src/loop/run.sql \
 	src/loop/claim.sql \
+	src/loop/schedule.sql \
 	src/engine/engine.sql \
 	src/observe/observe.sql \
+	src/engine/operate.sql \
 	src/observe/views.sql \
+	src/observe/explain.sql \
 	src/core/grants.sql
 
 INSTALL_SCRIPT_SQL = $(EXTENSION)--$(EXTVERSION).sql

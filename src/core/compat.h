@@ -54,7 +54,10 @@
 #define compat_lock_held(tag, mode)		LockHeldByMe((tag), (mode))
 #endif
 
-/* Process behind a virtual transaction id that GetLockConflicts() named; 0 if gone. */
+/*
+ * Process behind a virtual transaction id that GetLockConflicts() named; 0 if it
+ * is gone, or has another transaction by now: one that was prepared keeps its id.
+ */
 static inline int
 compat_vxid_pid(const VirtualTransactionId *vxid)
 {
@@ -62,8 +65,12 @@ compat_vxid_pid(const VirtualTransactionId *vxid)
 
 #if PG_VERSION_NUM >= 170000
 	proc = ProcNumberGetProc(vxid->procNumber);
+	if (proc != NULL && proc->vxid.lxid != vxid->localTransactionId)
+		return 0;
 #else
 	proc = BackendIdGetProc(vxid->backendId);
+	if (proc != NULL && proc->lxid != vxid->localTransactionId)
+		return 0;
 #endif
 	return proc != NULL ? proc->pid : 0;
 }

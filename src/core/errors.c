@@ -6,6 +6,7 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "nodes/parsenodes.h"
 
 #include "core/errors.h"
 
@@ -46,4 +47,15 @@ require_writable(const char *function)
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("cannot execute %s() in a read-only transaction", function),
 				 errhint("Begin the transaction with READ WRITE.")));
+}
+
+void
+require_non_atomic(FunctionCallInfo fcinfo, const char *procedure)
+{
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		castNode(CallContext, fcinfo->context)->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
+				 errmsg("%s() commits, and cannot be called in a transaction block", procedure),
+				 errhint("Call it on its own: CALL reconcile.%s(...).", procedure)));
 }

@@ -5,6 +5,7 @@
 #ifndef RECONCILE_ERRORS_H
 #define RECONCILE_ERRORS_H
 
+#include "fmgr.h"
 #include "utils/elog.h"
 #include "utils/errcodes.h"
 
@@ -33,5 +34,8 @@ extern void require_primary(const char *function);
 
 /* The same, and 25006 in a read-only transaction: what writes past the executor must ask itself. */
 extern void require_writable(const char *function);
+
+/* 2D000 unless the procedure, which commits, was called where it may. */
+extern void require_non_atomic(FunctionCallInfo fcinfo, const char *procedure);
 
 #endif							/* RECONCILE_ERRORS_H */

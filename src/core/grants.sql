@@ -19,7 +19,9 @@ BEGIN ATOMIC
         ('work', 'fail_work'), ('work', 'next_due'),
         ('operate', 'force_release_lease'),
         ('operate', 'pause_loop'), ('operate', 'resume_loop'), ('operate', 'revive'), ('operate', 'forget'),
-        ('operate', 'run_loop'),
+        ('operate', 'run_loop'), ('operate', 'run_entity'), ('operate', 'drain_loop'), ('operate', 'cancel_run'),
+        ('operate', 'revive_all'), ('operate', 'resume_all'),
+        ('observe', 'wait_idle'), ('observe', 'explain'),
         ('define', 'create_loop'), ('define', 'alter_loop'), ('define', 'drop_loop'),
         ('define', 'watch'), ('define', 'unwatch')
       ) AS f (capability, name)

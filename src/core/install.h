@@ -40,7 +40,8 @@ typedef enum LockKind
 	LOCK_KIND_LEASE,			/* who may grant an id's next term */
 	LOCK_KIND_FENCE,			/* shared by fenced transactions, exclusive for a take-over */
 	LOCK_KIND_FORGET,			/* an entity is being forgotten: none of its marks stands for another now */
-	LOCK_KIND_DEAD				/* shared by who changes the number of dead entities, exclusive for counting them */
+	LOCK_KIND_DEAD,				/* shared by who changes the number of dead entities, exclusive for counting them */
+	LOCK_KIND_RUNNING			/* shared by who runs or claims of a loop in a session; never waited for, so in no order */
 } LockKind;
 
 /* The tag of (kind, scope, id); scope is the loop for a run, '' otherwise. */

@@ -266,6 +266,7 @@ job_execute(ExecJob *job)
 	job->state = JOB_DONE;
 	slot->last_done_at = job->ended_at;
 	SpinLockRelease(&slot->mutex);
+	ConditionVariableBroadcast(&engine->run_ended);
 	if (dispatcher_alive())
 		engine_wake_dispatcher(slot->database_index);
 	else
@@ -282,7 +283,8 @@ job_execute(ExecJob *job)
 /*
  * The next job, marked as running, or NULL.  None begins while a change of the
  * loops has committed that our dispatcher has not read: it takes the jobs back
- * then.  So a loop that was paused begins no run, from that commit on.
+ * then.  So a loop that was paused begins no run, from that commit on.  (Where
+ * the dispatcher is gone the change is told to nobody.)
  */
 static ExecJob *
 job_next(void)
@@ -298,7 +300,7 @@ job_next(void)
 		if (job->state == JOB_ASSIGNED && (next == NULL || job->run < next->run))
 			next = job;
 	}
-	if (engine->databases[slot->database_index].stale)
+	if (engine->databases[slot->database_index].stale || !dispatcher_alive())
 		next = NULL;
 	if (next != NULL)
 	{

@@ -260,6 +260,7 @@ job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 	due_return(dispatcher->due, track->entity, 0, now);
 	job->state = JOB_EMPTY;
 	track->entity = NULL;
+	ConditionVariableBroadcast(&engine->run_ended);
 	return true;
 }
 

@@ -83,6 +83,7 @@ shmem_startup(void)
 		ConditionVariableInit(&engine->lease_changed);
 		pg_atomic_init_u64(&engine->restarts, 0);
 		stats_init(&engine->stats, tranche);
+		ConditionVariableInit(&engine->run_ended);
 		engine->started_at = clock_now();
 		engine->crashed = last_life_crashed();
 		engine->nslots = guc_max_workers;

@@ -170,6 +170,7 @@ typedef struct Engine
 	ConditionVariable lease_changed;	/* a lease was released or granted somewhere */
 	pg_atomic_uint64 restarts;	/* of processes that nobody had asked to leave */
 	StatsTable	stats;
+	ConditionVariable run_ended;	/* an executor's run has ended somewhere */
 	EngineDatabase databases[ENGINE_DATABASES];
 	/* then nslots ExecSlot, then ENGINE_DATABASES rings of ring_size WakeMark */
 } Engine;

@@ -40,6 +40,7 @@
 #include "core/plan.h"
 #include "core/wake.h"
 #include "loop/loop.h"
+#include "loop/schedule.h"
 #include "loop/watch.h"
 
 #define CONCURRENCY_MAX	1024
@@ -803,6 +804,7 @@ reconcile_drop_loop(PG_FUNCTION_ARGS)
 	sql_run_latest(&plans[PLAN_DELETE_ENTITIES], &value, NULL);
 	sql_end(&scope);
 	loop_delete_marks(loop_name, NULL);
+	schedule_drop(loop_name);
 	access_changed();
 	wake_reload();
 	/* one of the same name may be made before anybody looks: it has none of these marks */

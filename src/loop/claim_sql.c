@@ -24,6 +24,7 @@
 #include "lease/lease.h"
 #include "loop/claim.h"
 #include "loop/due.h"
+#include "loop/run.h"
 
 #define ITEMS_MAX	10000
 
@@ -218,6 +219,9 @@ reconcile_claim_work(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	claiming.result = (ReturnSetInfo *) fcinfo->resultinfo;
+	/* first this, then the loop's row: who has paused it since sees us */
+	run_show(rules.loop_name);
+	loop_require(rules.loop_name, &rules);
 	if (rules.lease_ttl_ms > 0)
 		claiming.lease_epoch = require_term(&rules, claiming.holder_id);
 	if (gives_work(&rules) && !claim_lent(&claiming))

@@ -62,6 +62,9 @@ extern bool loop_has_repository(const char *loop_name);
 /* 42501 unless the current role may trigger the loop, 42704 unless there is one. */
 extern void loop_require_trigger(const char *loop_name);
 
+/* Pauses it, as pause_loop() does, and tells the engine at commit in any case. */
+extern void loop_pause(const char *loop_name);
+
 /*
  * Deletes the marks of an entity (NULL: of the whole loop) that have committed,
  * also those that are being moved meanwhile; returns how many.  Waits for who

@@ -131,6 +131,12 @@ CREATE FUNCTION reconcile.resume_loop(loop_name text) RETURNS void
 COMMENT ON FUNCTION reconcile.resume_loop(text) IS
 'Ends what pause_loop began. 22004, 22023 bad argument; 42501 no right; 42704 no such loop.';
 
+CREATE FUNCTION reconcile.resume_all() RETURNS void
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_resume_all';
+COMMENT ON FUNCTION reconcile.resume_all() IS
+'Resumes each paused loop that the caller may operate. 25006 read-only; 42501 loops are paused and he may operate none.';
+
 CREATE FUNCTION reconcile.enqueue(loop_name text, entity_id text, delay interval DEFAULT '0 s') RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'reconcile_enqueue';
@@ -149,6 +155,12 @@ CREATE FUNCTION reconcile.revive(loop_name text, entity_id text) RETURNS boolean
     AS 'MODULE_PATHNAME', 'reconcile_revive';
 COMMENT ON FUNCTION reconcile.revive(text, text) IS
 'Makes a dead entity due now, with no failures counted; false, without effect, if it is not dead. 22004, 22023 bad argument; 42501 no right; 42704 no such loop.';
+
+CREATE FUNCTION reconcile.revive_all(loop_name text, last_sqlstate text DEFAULT NULL, max_items int DEFAULT 1000) RETURNS bigint
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_revive_all';
+COMMENT ON FUNCTION reconcile.revive_all(text, text, int) IS
+'Revives the entities that died first, at most max_items (1 to 1,000,000), of last_sqlstate or of any (NULL), passing over what is locked, and returns how many. 22004, 22023 bad argument; 42501 no right; 42704 no such loop.';
 
 CREATE FUNCTION reconcile.forget(loop_name text, entity_id text) RETURNS boolean
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
 /*
  * manage.c
- *		What users do with a loop and its entities: trigger, pause, revive, forget;
+ *		What users do with loops and their entities: trigger, pause, revive, forget;
  *		and what a reconciler function may ask and say.
  *
  * Triggers only append (mark.h), so they take no lock that another trigger
@@ -32,11 +32,13 @@
 #include "loop/run.h"
 
 #define ENQUEUE_MANY_MAX	1000000
+#define REVIVE_ALL_MAX		1000000
 
 enum
 {
 	PLAN_PAUSE,
-	PLAN_REVIVE
+	PLAN_REVIVE,
+	PLAN_REVIVE_ALL
 };
 
 static SqlPlan plans[] = {
@@ -49,6 +51,18 @@ static SqlPlan plans[] = {
 		"DELETE FROM reconcile.entity WHERE loop_name OPERATOR(pg_catalog.=) $1"
 		" AND entity_id OPERATOR(pg_catalog.=) $2 AND died_of IS NOT NULL",
 		2, {TEXTOID, TEXTOID}
+	},
+	/* who is locked is being revived, forgotten or run at this moment */
+	[PLAN_REVIVE_ALL] = {
+		"WITH oldest AS MATERIALIZED ("
+		"SELECT e.entity_id FROM reconcile.entity e"
+		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.died_of IS NOT NULL"
+		" AND ($2 IS NULL OR e.last_sqlstate OPERATOR(pg_catalog.=) $2)"
+		" ORDER BY e.last_failed_at, e.entity_id LIMIT $3 FOR UPDATE SKIP LOCKED)"
+		" DELETE FROM reconcile.entity e USING oldest o"
+		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) o.entity_id"
+		" RETURNING e.entity_id",
+		3, {TEXTOID, TEXTOID, INT4OID}
 	}
 };
 
@@ -87,6 +101,14 @@ set_paused(FunctionCallInfo fcinfo, const char *function, bool paused)
 		wake_reload();
 }
 
+void
+loop_pause(const char *loop_name)
+{
+	(void) change(PLAN_PAUSE, loop_name, BoolGetDatum(true));
+	/* also where it was paused: who did that may not have told the engine yet */
+	wake_reload();
+}
+
 PG_FUNCTION_INFO_V1(reconcile_pause_loop);
 Datum
 reconcile_pause_loop(PG_FUNCTION_ARGS)
@@ -100,6 +122,38 @@ Datum
 reconcile_resume_loop(PG_FUNCTION_ARGS)
 {
 	set_paused(fcinfo, "resume_loop", false);
+	PG_RETURN_VOID();
+}
+
+/* Those that the caller may operate; 42501 if there are others and he may operate none. */
+PG_FUNCTION_INFO_V1(reconcile_resume_all);
+Datum
+reconcile_resume_all(PG_FUNCTION_ARGS)
+{
+	LoopRules  *loops;
+	int			n;
+	bool		refused = false;
+	bool		any = false;
+
+	require_writable("resume_all");
+	n = loop_read_all(InvalidOid, &loops);
+	for (int i = 0; i < n; i++)
+	{
+		if (!access_allowed(CAP_OPERATE, loops[i].loop_name))
+		{
+			refused |= loops[i].paused;
+			continue;
+		}
+		any = true;
+		if (change(PLAN_PAUSE, loops[i].loop_name, BoolGetDatum(false)))
+			wake_reload();
+	}
+	if (refused && !any)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to resume loops"),
+				 errdetail("Loops are paused, and you may operate none."),
+				 errhint("Ask an administrator for reconcile.grant_access(role, 'operate').")));
 	PG_RETURN_VOID();
 }
 
@@ -195,6 +249,58 @@ reconcile_revive(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(false);
 	mark_insert(loop_name, entity_id, MARK_TRIGGER, clock_now(), true, NULL);
 	PG_RETURN_BOOL(true);
+}
+
+/* An SQLSTATE; NULL if the argument is. */
+static char *
+sqlstate_arg(FunctionCallInfo fcinfo, int n, const char *arg)
+{
+	char	   *value;
+
+	if (PG_ARGISNULL(n))
+		return NULL;
+	value = text_to_cstring(PG_GETARG_TEXT_PP(n));
+	if (strlen(value) != 5 || strspn(value, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") != 5)
+		arg_invalid(arg, "is not an SQLSTATE", "It is five digits or upper-case letters; NULL takes all.");
+	return value;
+}
+
+PG_FUNCTION_INFO_V1(reconcile_revive_all);
+Datum
+reconcile_revive_all(PG_FUNCTION_ARGS)
+{
+	char	   *loop_name;
+	char	   *last_sqlstate;
+	LoopRules	rules;
+	SqlScope	scope;
+	Datum		values[3];
+	char		nulls[3] = {' ', ' ', ' '};
+	const char **ids;
+	int			n;
+
+	require_writable("revive_all");
+	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
+	last_sqlstate = sqlstate_arg(fcinfo, 1, "last_sqlstate");
+	if (PG_ARGISNULL(2))
+		arg_null("max_items");
+	if (PG_GETARG_INT32(2) < 1 || PG_GETARG_INT32(2) > REVIVE_ALL_MAX)
+		arg_invalid("max_items", "is out of range",
+					psprintf("It is 1 to %d; call again for the rest.", REVIVE_ALL_MAX));
+	access_require(CAP_OPERATE, loop_name);
+	loop_require(loop_name, &rules);
+
+	values[0] = CStringGetTextDatum(loop_name);
+	values[1] = last_sqlstate != NULL ? CStringGetTextDatum(last_sqlstate) : (Datum) 0;
+	nulls[1] = last_sqlstate != NULL ? ' ' : 'n';
+	values[2] = PG_GETARG_DATUM(2);
+	sql_begin(&scope);
+	n = (int) sql_run_latest(&plans[PLAN_REVIVE_ALL], values, nulls);
+	ids = MemoryContextAlloc(scope.outer, sizeof(char *) * Max(n, 1));
+	for (int i = 0; i < n; i++)
+		ids[i] = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(i, 1, NULL)));
+	sql_end(&scope);
+	mark_insert_many(loop_name, n, ids, MARK_TRIGGER, NULL);
+	PG_RETURN_INT64(n);
 }
 
 typedef struct Deleting

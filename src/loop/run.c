@@ -71,6 +71,49 @@ run_exclude(const char *loop_name, const char *entity_id)
 	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
+void
+run_show(const char *loop_name)
+{
+	LOCKTAG		tag;
+
+	lock_tag(&tag, LOCK_KIND_RUNNING, "", loop_name);
+	(void) LockAcquire(&tag, ShareLock, false, false);
+}
+
+static bool
+holds(const LOCKTAG *tag, int pid)
+{
+	VirtualTransactionId *holder = GetLockConflicts(tag, ExclusiveLock, NULL);
+
+	for (; VirtualTransactionIdIsValid(*holder); holder++)
+	{
+		if (compat_vxid_pid(holder) == pid)
+			return true;
+	}
+	return false;
+}
+
+int
+run_of_session(const char *loop_name, const char *entity_id)
+{
+	VirtualTransactionId *holder;
+	LOCKTAG		shown;
+	LOCKTAG		run;
+
+	lock_tag(&shown, LOCK_KIND_RUNNING, "", loop_name);
+	if (entity_id != NULL)
+		lock_tag(&run, LOCK_KIND_RUN, loop_name, entity_id);
+	for (holder = GetLockConflicts(&shown, ExclusiveLock, NULL); VirtualTransactionIdIsValid(*holder); holder++)
+	{
+		int			pid = compat_vxid_pid(holder);
+
+		/* without a process it is prepared, or has just gone */
+		if (entity_id == NULL || holds(&run, pid))
+			return pid != 0 ? pid : -1;
+	}
+	return 0;
+}
+
 /* ----------------------------------------------------------------
  * Context and timeout
  * ----------------------------------------------------------------
@@ -252,6 +295,16 @@ call_reconciler(const LoopRun *run, Oid function, RunFacts *facts)
 	}
 }
 
+void
+run_require_owner(const LoopRules *rules)
+{
+	if (rules->owner != GetUserId())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be owner of loop \"%s\" to run it", rules->loop_name),
+				 errhint("Its functions run as the session's user: connect as the owner.")));
+}
+
 bool
 run_is_resync(const LoopRun *run)
 {
@@ -280,18 +333,33 @@ insert_look(LoopRun *run, const RunDecision *decision, MarkKind kind)
 	run->has_look = true;
 }
 
+RunDecision
+run_decide(const LoopRun *run, const RunFacts *facts)
+{
+	LoopRules	rules;
+	RunDecision decision;
+
+	if (!run_is_resync(run))
+		return decide_run(run->rules, facts);
+	rules = *run->rules;
+	/* nobody else would notice that an entity was never listed again */
+	rules.max_attempts = -1;
+	decision = decide_run(&rules, facts);
+	/* after a resync the next tick looks again */
+	decision.look &= facts->failed;
+	return decision;
+}
+
 /* The function returned: acknowledge, and write the next look. */
 static void
 book_success(LoopRun *run, const Entity *entity, RunFacts *facts)
 {
-	RunDecision decision = decide_run(run->rules, facts);
+	RunDecision decision = run_decide(run, facts);
 
 	run->result = decision.result;
 	if (mark_delete(run->rules->loop_name, run->entity_id, run->marks, run->nmarks) == 0)
 		return;
-	/* after a resync the next tick looks again */
-	if (!run_is_resync(run))
-		insert_look(run, &decision, MARK_LOOK);
+	insert_look(run, &decision, MARK_LOOK);
 	if (entity->remembered)
 		(void) entity_delete(run->rules->loop_name, run->entity_id);
 }
@@ -316,7 +384,6 @@ void
 run_book_failure(LoopRun *run, const ErrorData *error)
 {
 	Entity		entity;
-	LoopRules	rules;
 	RunFacts	facts = {0};
 	RunDecision decision;
 
@@ -330,11 +397,7 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 	facts.sqlstate = error->sqlerrcode;
 	facts.failures = entity.dead ? 0 : entity.failures;
 	facts.random = pg_prng_double(&pg_global_prng_state);
-	rules = *run->rules;
-	/* nobody else would notice that an entity was never listed again */
-	if (run_is_resync(run))
-		rules.max_attempts = -1;
-	decision = decide_run(&rules, &facts);
+	decision = run_decide(run, &facts);
 
 	run->outcome = RUN_DONE;
 	run->result = decision.result;
@@ -353,8 +416,11 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 			 errhidestmt(true), errhidecontext(true)));
 }
 
-/* In a session: the function in a subtransaction, so that its error leaves our transaction whole. */
-static bool
+/*
+ * In a session: the function in a subtransaction, so that its error leaves our
+ * transaction whole.  NULL, or that error.
+ */
+static ErrorData *
 call_in_subtransaction(LoopRun *run, Oid function, RunFacts *facts)
 {
 	MemoryContext context = CurrentMemoryContext;
@@ -381,13 +447,37 @@ call_in_subtransaction(LoopRun *run, Oid function, RunFacts *facts)
 	}
 	PG_END_TRY();
 
-	if (error == NULL)
-		return true;
-	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && !timed_out)
+	if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED && !timed_out)
 		ReThrowError(error);
-	run_book_failure(run, error);
-	FreeErrorData(error);
-	return false;
+	return error;
+}
+
+ErrorData *
+run_once(LoopRun *run, Oid function, RunFacts *facts)
+{
+	ErrorData  *volatile error = NULL;
+
+	run->in_session = true;
+	PG_TRY();
+	{
+		run_begin(run);
+		/* as in a new session of the role, and undone with the rest */
+		(void) set_config_option("search_path", NULL, PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+		error = call_in_subtransaction(run, function, facts);
+		unconfine();
+	}
+	PG_CATCH();
+	{
+		/* the abort gives back what confine() took */
+		confined = false;
+		guc_level = 0;
+		run_over();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	run_over();
+	return error;
 }
 
 /*
@@ -465,7 +555,16 @@ run_execute(LoopRun *run)
 	run->outcome = RUN_DONE;
 	if (!run->in_session)
 		call_function(run, function, &facts);
-	else if (!call_in_subtransaction(run, function, &facts))
-		return;
+	else
+	{
+		ErrorData  *error = call_in_subtransaction(run, function, &facts);
+
+		if (error != NULL)
+		{
+			run_book_failure(run, error);
+			FreeErrorData(error);
+			return;
+		}
+	}
 	book_success(run, &entity, &facts);
 }

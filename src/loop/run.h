@@ -57,6 +57,18 @@ extern bool run_lock(const char *loop_name, const char *entity_id);
 extern bool run_exclude(const char *loop_name, const char *entity_id);
 
 /*
+ * Shows, until this transaction ends, that a session may run or claim something
+ * of the loop: for run_of_session().  Before the loop's row is read.  Never waits.
+ */
+extern void run_show(const char *loop_name);
+
+/*
+ * A session that shows so, and runs or claims this entity (NULL: whatever it
+ * does): its pid; -1 = a prepared transaction, 0 = none.
+ */
+extern int	run_of_session(const char *loop_name, const char *entity_id);
+
+/*
  * Runs the entity in the current transaction: epoch, function, marks, next
  * look.  An error of the function, or a result that is no duration, is raised;
  * the caller aborts and books it.  In a caller's session the function runs in a
@@ -66,11 +78,25 @@ extern bool run_exclude(const char *loop_name, const char *entity_id);
 extern void run_execute(LoopRun *run);
 
 /*
+ * Calls the loop's function in a caller's session, in a subtransaction, and
+ * remembers nothing; of *run only rules, entity and attempt are asked for.  NULL,
+ * or the error with which it failed; a cancel that is not the run's timeout is
+ * raised.  The run is over when it returns.
+ */
+extern ErrorData *run_once(LoopRun *run, Oid function, RunFacts *facts);
+
+/*
  * In a new transaction, under the run lock: deletes the same list and writes
  * what the failure means.  Of a leased loop only while the run's term stands:
  * otherwise RUN_NOT_LEADER, and nothing is consumed.
  */
 extern void run_book_failure(LoopRun *run, const ErrorData *error);
+
+/* What follows from a run; a resync never dies, and asks for no look when it succeeds. */
+extern RunDecision run_decide(const LoopRun *run, const RunFacts *facts);
+
+/* 42501 unless the current role is the loop's owner, as whom its functions run in a session. */
+extern void run_require_owner(const LoopRules *rules);
 
 /* Is it the run of the empty id in a loop with a lister?  It calls that. */
 extern bool run_is_resync(const LoopRun *run);

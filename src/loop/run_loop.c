@@ -14,7 +14,6 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -154,13 +153,14 @@ lead(Session *session, const LoopRules *rules)
 
 /* Before a run: is the term still ours?  Renews it when a third of it is over. */
 static bool
-still_leads(Session *session, const LoopRules *rules)
+still_leads(Session *session)
 {
+	const LoopRules *rules = session->leased;
 	Lease		lease;
 	TimestampTz asked_at = clock_now();
 	bool		renewed;
 
-	if (session->leased == NULL || asked_at < session->renew_at)
+	if (rules == NULL || asked_at < session->renew_at)
 		return true;
 	renewed = lease_renew(rules->loop_name, session->holder_id, session->epoch, 0, &lease);
 	next_transaction();
@@ -271,8 +271,12 @@ run_next(Session *session, DueLoop *loop)
 	int			nmarks;
 	DueEntity  *entity;
 
-	if (session->left <= 0 || !loop_read(loop->loop_name, &rules) || !is_runnable(&rules) ||
-		loop_leads(&rules) != (session->leased != NULL) || !still_leads(session, &rules))
+	if (session->left <= 0 || !still_leads(session))
+		return false;
+	/* first this, then the loop's row: who has paused it since sees us */
+	run_show(loop->loop_name);
+	if (!loop_read(loop->loop_name, &rules) || !is_runnable(&rules) ||
+		loop_leads(&rules) != (session->leased != NULL))
 		return false;
 	entity = next_entity(session, loop, &rules);
 	if (entity == NULL)
@@ -329,6 +333,8 @@ run_one_loop(Session *session, const LoopRules *rules)
 	session->resynced = false;
 	while (run_next(session, loop))
 		CHECK_FOR_INTERRUPTS();
+	/* nothing of this loop is in progress any more, whatever comes next */
+	next_transaction();
 	give_back(session);
 }
 
@@ -352,17 +358,6 @@ clean_up(Session *session)
 	PG_END_TRY();
 }
 
-static void
-require_non_atomic(FunctionCallInfo fcinfo)
-{
-	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
-		castNode(CallContext, fcinfo->context)->atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_TRANSACTION_TERMINATION),
-				 errmsg("run_loop() commits, and cannot be called in a transaction block"),
-				 errhint("Call it on its own: CALL reconcile.run_loop(...).")));
-}
-
 PG_FUNCTION_INFO_V1(reconcile_run_loop);
 Datum
 reconcile_run_loop(PG_FUNCTION_ARGS)
@@ -382,13 +377,9 @@ reconcile_run_loop(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(0))
 	{
 		loop_require(reconciler_id_arg(fcinfo, 0, "loop_name"), &rules);
-		if (rules.owner != GetUserId())
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("must be owner of loop \"%s\" to run it", rules.loop_name),
-					 errhint("Its functions run as the session's user: connect as the owner.")));
+		run_require_owner(&rules);
 	}
-	require_non_atomic(fcinfo);
+	require_non_atomic(fcinfo, "run_loop");
 
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
 	context = AllocSetContextCreate(PortalContext, "reconcile run_loop", ALLOCSET_DEFAULT_SIZES);
