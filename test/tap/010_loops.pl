@@ -434,7 +434,7 @@ wait_for($node, q{(SELECT string_agg(entity_id, ', ' ORDER BY n) FROM app.run WH
 	'a run in flight keeps the options that it began with; the next one has the new');
 wait_for($node, q{(SELECT string_agg(entity_id, ' ') FROM reconcile.work WHERE loop_name = 'altered') = 'b'}, 'all of them');
 
-make_loop($node, 'demolished', options => q{default_requeue => '1 hour'});
+make_loop($node, 'dropped', options => q{default_requeue => '1 hour'});
 $gate = close_gate($node, 'dropped');
 enqueue($node, 'dropped', qw(a b));
 wait_held($node, 'dropped', 1);
