@@ -42,7 +42,12 @@
 
 #define TERMINATE_AFTER_MS	5000	/* from SIGINT at the timeout to SIGTERM */
 
+/*
+ * The run in progress.  After an error its struct is gone with the frame that
+ * had it, so what ends the run does not look into it.
+ */
 static LoopRun *current = NULL;
+static bool timed = false;		/* it has a deadline */
 static char in_flight[RECONCILER_ID_MAX + 1] = "";	/* the loop that was told of it */
 
 /* ----------------------------------------------------------------
@@ -155,8 +160,9 @@ run_over(void)
 	if (current == NULL)
 		return;
 	tell_in_flight("");
-	if (current->deadline != 0)
+	if (timed)
 	{
+		timed = false;
 		disable_timeout(cancel_timeout, false);
 		disable_timeout(terminate_timeout, false);
 		/* it struck when the work was already done: nothing of it may hit what comes next */
@@ -236,6 +242,7 @@ run_begin(LoopRun *run)
 	if (run->rules->timeout_ms > 0)
 	{
 		run->deadline = clock_add_ms(clock_now(), run->rules->timeout_ms);
+		timed = true;
 		enable_timeout_at(cancel_timeout, run->deadline);
 		enable_timeout_at(terminate_timeout, clock_add_ms(run->deadline, TERMINATE_AFTER_MS));
 	}

@@ -97,7 +97,7 @@ is(sql($node, q{SELECT ready FROM reconcile.loops WHERE loop_name = 'counted'}),
 kill 'STOP', $dispatcher;
 enqueue($node, 'counted', 'c');
 $looker->query_until(qr/looks/, "\\echo looks\nSELECT 'ready: ' || ready FROM reconcile.loops WHERE loop_name = 'counted';\n");
-$watcher->query_safe(q{DO $$ BEGIN
+$watcher->query_safe(q{SET statement_timeout = '30 s'; DO $$ BEGIN
 	WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE '%ready: %' AND pid <> pg_backend_pid() AND wait_event_type = 'Extension') LOOP
 		PERFORM pg_sleep(0.005), pg_stat_clear_snapshot();
 	END LOOP;
