@@ -227,23 +227,25 @@ RESET ROLE;
 --
 -- Bad input: SQLSTATE, the argument's name, a hint
 --
-CREATE FUNCTION pg_temp.refused(statement text, OUT code text, OUT message text, OUT hint text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION operate_refused(statement text, OUT code text, OUT message text, OUT hint text) LANGUAGE plpgsql AS $$
 BEGIN
     EXECUTE statement;
     code := 'accepted';
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT, hint = PG_EXCEPTION_HINT;
 END $$;
-CREATE TEMP TABLE cases (n int GENERATED ALWAYS AS IDENTITY, call text);
-INSERT INTO cases (call) SELECT format('SELECT reconcile.%s(%s)', f, args) FROM unnest(ARRAY['cancel_run', 'run_entity', 'explain']) AS f,
+CREATE TABLE operate_cases (n int GENERATED ALWAYS AS IDENTITY, call text);
+INSERT INTO operate_cases (call) SELECT format('SELECT reconcile.%s(%s)', f, args) FROM unnest(ARRAY['cancel_run', 'run_entity', 'explain']) AS f,
     unnest(ARRAY['NULL, ''e''', '''operate_main'', NULL', '''No'', ''e''', '''operate_none'', ''e''', '''operate_main'', repeat(''x'', 513)']) AS args;
-INSERT INTO cases (call) SELECT format('CALL reconcile.%s(%s)', f, args) FROM unnest(ARRAY['drain_loop', 'wait_idle']) AS f,
+INSERT INTO operate_cases (call) SELECT format('CALL reconcile.%s(%s)', f, args) FROM unnest(ARRAY['drain_loop', 'wait_idle']) AS f,
     unnest(ARRAY['NULL', '''No''', '''operate_none''', '''operate_main'', NULL', '''operate_main'', ''-1 s''', '''operate_main'', ''1 month''',
     '''operate_main'', ''367 days''', '''operate_main'', ''10 us''', '''operate_main'', ''366 days''']) AS args;
-INSERT INTO cases (call) SELECT format('SELECT reconcile.revive_all(%s)', args) FROM
+INSERT INTO operate_cases (call) SELECT format('SELECT reconcile.revive_all(%s)', args) FROM
     unnest(ARRAY['NULL', '''No''', '''operate_none''', '''operate_main'', ''''', '''operate_main'', ''ap001''', '''operate_main'', ''AP00''', '''operate_main'', ''AP0011''',
     '''operate_main'', NULL, NULL', '''operate_main'', NULL, 0', '''operate_main'', NULL, -1', '''operate_main'', NULL, 1000001', '''operate_main'', ''AP001'', 1000000']) AS args;
-SELECT n, call, r.* FROM cases, pg_temp.refused(call) r ORDER BY n;
+SELECT n, call, r.* FROM operate_cases, operate_refused(call) r ORDER BY n;
+DROP TABLE operate_cases;
+DROP FUNCTION operate_refused;
 -- no right
 SET ROLE operate_owner;
 CALL reconcile.drain_loop('operate_main');
