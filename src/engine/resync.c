@@ -4,8 +4,8 @@
  *
  * A tick marks the empty id.  The first is due as soon as the loop runs: at the
  * dispatcher's start, at the take-over of its lease, when it is made; then one
- * in every interval.  Of ticks that fall together, and of one that comes while
- * the last is not yet answered, nothing remains but one.
+ * in every interval.  Of ticks that fall together, and of those that come while
+ * one waits to be answered, nothing remains but one.
  */
 #include "postgres.h"
 
@@ -53,7 +53,7 @@ ticks_now(DispatchLoop *loop, TimestampTz now)
 		return false;
 	}
 	entity = due_find(dispatcher->due, loop->due, "");
-	if (entity == NULL || entity->state != DUE_READY)
+	if (entity == NULL || !due_asked(entity, now))
 		return true;
 	loop->resync_at = clock_add_ms(now, rules->resync_every_ms);
 	dispatcher_wake_at(loop->resync_at);

@@ -401,6 +401,19 @@ due_take(DueSet *set, DueEntity *entity, TimestampTz now, int max, MarkRef **lis
 	}
 }
 
+bool
+due_asked(DueEntity *entity, TimestampTz now)
+{
+	DueMark    *marks = marks_of(entity);
+
+	for (int i = 0; i < entity->nmarks; i++)
+	{
+		if (!marks[i].taken && !marks[i].excess && marks[i].ref.due_at <= now)
+			return true;
+	}
+	return false;
+}
+
 int
 due_more(DueEntity *entity, TimestampTz now, int max, MarkRef **refs)
 {

@@ -112,6 +112,9 @@ extern DueEntity *due_after(DueEntity *entity);
  */
 extern void due_take(DueSet *set, DueEntity *entity, TimestampTz now, int max, MarkRef **list, int *n);
 
+/* Is a mark of the entity due, and in no run's list? */
+extern bool due_asked(DueEntity *entity, TimestampTz now);
+
 /*
  * Marks that came due since the entity was taken, at most max, palloc'd; with
  * due_take_more() they join the list of its run.

@@ -65,9 +65,10 @@ note 'ticks that nobody answers are one mark';
 
 my $gate = close_gate($node, 'clock');
 wait_held($node, 'clock', 1);
-wait_for($node, q{SELECT count(*) > 0 FROM reconcile.mark WHERE loop_name = 'clock' AND kind = 'r'}, 'a tick comes in while the last is answered');
+wait_for($node, q{SELECT count(*) > 1 FROM reconcile.mark WHERE loop_name = 'clock' AND kind = 'r'}, 'a tick comes in while the last is answered');
 make_loop($node, 'clock2', options => q{resync_every => '20 ms'});
 wait_tries($node, 'clock2', 6);
+is(sql($node, q{SELECT count(*) FROM reconcile.mark WHERE loop_name = 'clock' AND kind = 'r'}), '2', 'and is the only one');
 sql($node, q{SELECT reconcile.alter_loop('clock', '{"resync_every": null}')});
 $tries = tries($node, 'clock');
 $gate->open;
