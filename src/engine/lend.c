@@ -264,7 +264,7 @@ ask(int database_index, const char *loop_name, int wanted, TimestampTz give_up, 
 {
 	bool		answered = false;
 
-	request->database_index = database_index;
+	request->database = MyDatabaseId;
 	request->pid = MyProcPid;
 	request->procno = compat_my_procno();
 	strlcpy(request->loop_name, loop_name, sizeof(request->loop_name));

@@ -109,10 +109,11 @@ lend_dispatcher_init(void)
 	{
 		LendRequest *request = &lend_shared->requests[i];
 
-		if (request->state == REQUEST_FILLING && request->database_index == dispatcher->index)
+		if (request->state == REQUEST_FILLING && request->database == dispatcher->db->database)
 			hand_over(request);
 	}
 	ended_seen = ended();
+	pg_read_barrier();
 	collect_orphans();
 }
 
@@ -120,7 +121,7 @@ void
 lend_collect(void)
 {
 	TimestampTz now = clock_now();
-	uint32		seen = ended();
+	uint32		seen;
 	int			kept = 0;
 
 	for (int i = 0; i < LEND_REQUESTS; i++)
@@ -128,17 +129,20 @@ lend_collect(void)
 		LendRequest *request = &lend_shared->requests[i];
 
 		asked[i] = 0;
-		if (request->state != REQUEST_ASKED || request->database_index != dispatcher->index)
+		if (request->state != REQUEST_ASKED || request->database != dispatcher->db->database)
 			continue;
 		SpinLockAcquire(&request->mutex);
-		if (request->state == REQUEST_ASKED && request->database_index == dispatcher->index)
+		if (request->state == REQUEST_ASKED && request->database == dispatcher->db->database)
 			asked[i] = request->number;
 		SpinLockRelease(&request->mutex);
 	}
 
+	/* after the questions: what who asks gave back before is found */
+	seen = ended();
 	if (seen == ended_seen)
 		return;
 	ended_seen = seen;
+	pg_read_barrier();
 	for (int i = 0; i < ntracks; i++)
 	{
 		Lent	   *lent = &lend_shared->lent[tracks[i].lent];
@@ -263,7 +267,7 @@ lend_answer(bool caught_up)
 			continue;
 		SpinLockAcquire(&request->mutex);
 		still = request->state == REQUEST_ASKED && request->number == asked[i] &&
-			request->database_index == dispatcher->index;
+			request->database == dispatcher->db->database;
 		if (still)
 			request->state = REQUEST_FILLING;
 		SpinLockRelease(&request->mutex);

@@ -31,7 +31,7 @@ typedef struct LendRequest
 	RequestState state;
 	bool		abandoned;		/* the session gave up while it was filled */
 	uint64		number;			/* tells a question from the next one */
-	int			database_index;
+	Oid			database;
 	int			pid;
 	int			procno;
 	char		loop_name[RECONCILER_ID_MAX + 1];
