@@ -804,6 +804,10 @@ reconcile_drop_loop(PG_FUNCTION_ARGS)
 	sql_run_latest(&plans[PLAN_DELETE_ENTITIES], &value, NULL);
 	sql_end(&scope);
 	loop_delete_marks(loop_name, NULL);
+	/* a claim may have committed while we waited for its marks */
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_DELETE_ENTITIES], &value, NULL);
+	sql_end(&scope);
 	schedule_drop(loop_name);
 	access_changed();
 	wake_reload();

@@ -376,6 +376,8 @@ reconcile_forget(PG_FUNCTION_ARGS)
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
 	remembered = entity_delete(loop_name, entity_id);
 	deleted = loop_delete_marks(loop_name, entity_id);
+	/* a claim may have committed while we waited for its marks */
+	remembered |= entity_delete(loop_name, entity_id);
 	PG_RETURN_BOOL(remembered || deleted > 0);
 }
 
