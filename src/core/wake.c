@@ -14,45 +14,41 @@ void		(*wake_hook) (const Wake *wake, bool prepared) = NULL;
 static Wake pending;
 static bool pending_any = false;
 
-void
-wake_mark(int segment, ItemPointer tid)
+static void
+note(WakeList *list, bool gone, int segment, BlockNumber block, OffsetNumber offset)
 {
-	BlockNumber block = ItemPointerGetBlockNumber(tid);
-
-	if (pending.nmarks < WAKE_MARKS)
+	if (list->n < WAKE_MARKS)
 	{
-		WakeMark   *mark = &pending.marks[pending.nmarks++];
+		WakeMark   *mark = &list->marks[list->n++];
 
 		mark->segment = segment;
 		mark->block = mark->last_block = block;
-		mark->offset = ItemPointerGetOffsetNumber(tid);
+		mark->offset = offset;
+		mark->gone = gone;
 	}
-	else if (!pending.ranged[segment])
+	else if (!list->ranged[segment])
 	{
-		pending.ranged[segment] = true;
-		pending.first_block[segment] = pending.last_block[segment] = block;
+		list->ranged[segment] = true;
+		list->first_block[segment] = list->last_block[segment] = block;
 	}
 	else
 	{
-		pending.first_block[segment] = Min(pending.first_block[segment], block);
-		pending.last_block[segment] = Max(pending.last_block[segment], block);
+		list->first_block[segment] = Min(list->first_block[segment], block);
+		list->last_block[segment] = Max(list->last_block[segment], block);
 	}
 	pending_any = true;
 }
 
 void
+wake_mark(int segment, ItemPointer tid)
+{
+	note(&pending.made, false, segment, ItemPointerGetBlockNumber(tid), ItemPointerGetOffsetNumber(tid));
+}
+
+void
 wake_gone(int segment, BlockNumber block, OffsetNumber offset)
 {
-	WakeMark   *mark;
-
-	if (pending.ngone == WAKE_GONE)
-		return;
-	mark = &pending.gone[pending.ngone++];
-	mark->segment = segment;
-	mark->block = mark->last_block = block;
-	mark->offset = offset;
-	mark->gone = true;
-	pending_any = true;
+	note(&pending.gone, true, segment, block, offset);
 }
 
 const Wake *

@@ -15,7 +15,6 @@
 #include "core/install.h"
 
 #define WAKE_MARKS	64			/* single marks; more become a range of blocks */
-#define WAKE_GONE	256			/* marks that are gone; of more nobody hears before they are due */
 
 typedef struct WakeMark
 {
@@ -26,15 +25,19 @@ typedef struct WakeMark
 	BlockNumber last_block;
 } WakeMark;
 
-typedef struct Wake
+typedef struct WakeList
 {
-	int			nmarks;
+	int			n;
 	WakeMark	marks[WAKE_MARKS];
-	int			ngone;
-	WakeMark	gone[WAKE_GONE];
-	bool		ranged[MARK_SEGMENTS];	/* more than WAKE_MARKS were made */
+	bool		ranged[MARK_SEGMENTS];	/* there are more than WAKE_MARKS */
 	BlockNumber first_block[MARK_SEGMENTS];
 	BlockNumber last_block[MARK_SEGMENTS];
+} WakeList;
+
+typedef struct Wake
+{
+	WakeList	made;
+	WakeList	gone;
 	bool		reload;			/* loops changed */
 	bool		leases;			/* a lease was released or granted */
 	bool		terms;			/* a live term was ended, and not by its holder */

@@ -299,34 +299,27 @@ dispatcher_add_mark(const char *loop_name, const char *entity_id, const MarkRef 
 }
 
 static void
-note_visible(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
-{
-	*(bool *) arg = true;
-}
-
-static void
-forget_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
+forget_if_gone(const char *loop_name, const char *entity_id, const MarkRef *ref, void *snapshot)
 {
 	DispatchLoop *loop = dispatcher_find_loop(loop_name);
 	DueEntity  *entity = loop != NULL ? due_find(self.due, loop->due, entity_id) : NULL;
 
-	if (entity != NULL)
+	if (entity != NULL && ref->kind == MARK_CLAIM && !mark_visible(loop_name, entity_id, ref, snapshot))
 		due_gone(self.due, entity, ref, clock_now());
 }
 
 /*
- * A mark that was deleted before its time.  Its row is dead, and mostly still
- * there; if not, the mark is dropped when it is due.  One whose deletion was
+ * Deadlines that were deleted before their time.  Their rows are dead, and mostly
+ * still there; if not, they are dropped when they are due.  One whose deletion was
  * rolled back is there for everybody.
  */
 static void
 read_gone(const WakeMark *mark, Snapshot snapshot)
 {
-	bool		visible = false;
-
-	mark_visit_one(mark->segment, mark->block, mark->offset, snapshot, note_visible, &visible);
-	if (!visible)
-		mark_visit_one(mark->segment, mark->block, mark->offset, SnapshotAny, forget_mark, NULL);
+	if (mark->offset == InvalidOffsetNumber)
+		mark_scan(mark->segment, mark->block, mark->last_block, SnapshotAny, forget_if_gone, snapshot);
+	else
+		mark_visit_one(mark->segment, mark->block, mark->offset, SnapshotAny, forget_if_gone, snapshot);
 }
 
 typedef struct Messages

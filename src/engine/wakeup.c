@@ -27,6 +27,26 @@ push(EngineDatabase *db, WakeMark *ring, const WakeMark *mark)
 	db->head++;
 }
 
+static void
+push_list(EngineDatabase *db, WakeMark *ring, const WakeList *list, bool gone)
+{
+	for (int i = 0; i < list->n; i++)
+		push(db, ring, &list->marks[i]);
+	for (int i = 0; i < MARK_SEGMENTS; i++)
+	{
+		WakeMark	range;
+
+		if (!list->ranged[i])
+			continue;
+		range.gone = gone;
+		range.segment = i;
+		range.offset = InvalidOffsetNumber;
+		range.block = list->first_block[i];
+		range.last_block = list->last_block[i];
+		push(db, ring, &range);
+	}
+}
+
 /* A loop came up where no dispatcher is: the launcher is to start one. */
 static void
 want_dispatcher(void)
@@ -78,23 +98,8 @@ wakeup_send(const Wake *wake, bool prepared)
 		db->prepared = true;
 	else
 	{
-		for (int i = 0; i < wake->nmarks; i++)
-			push(db, ring, &wake->marks[i]);
-		for (int i = 0; i < wake->ngone; i++)
-			push(db, ring, &wake->gone[i]);
-		for (int i = 0; i < MARK_SEGMENTS; i++)
-		{
-			WakeMark	range;
-
-			if (!wake->ranged[i])
-				continue;
-			range.gone = false;
-			range.segment = i;
-			range.offset = InvalidOffsetNumber;
-			range.block = wake->first_block[i];
-			range.last_block = wake->last_block[i];
-			push(db, ring, &range);
-		}
+		push_list(db, ring, &wake->made, false);
+		push_list(db, ring, &wake->gone, true);
 		db->reload |= wake->reload;
 		db->stale |= wake->reload;
 		db->leases |= wake->leases;

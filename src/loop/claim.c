@@ -167,11 +167,12 @@ claim_try(const LoopRules *rules, const ClaimCandidate *candidate, const char *h
 	Entity		before;
 	TimestampTz now = clock_now();
 	bool		triggered;
+	bool		deadlines;
 
 	*again_at = clock_add_ms(now, BUSY_LOOK_MS);
 	if (!run_lock(loop_name, entity_id))
 		return CLAIM_BUSY;
-	if (!mark_any_visible(loop_name, entity_id, candidate->marks, candidate->nmarks, &triggered))
+	if (!mark_any_visible(loop_name, entity_id, candidate->marks, candidate->nmarks, &triggered, &deadlines))
 		return CLAIM_DROPPED;
 	entity_read(loop_name, entity_id, &entity);
 	if (entity.remembered && !entity_lock(loop_name, entity_id, false, &entity))
@@ -179,11 +180,12 @@ claim_try(const LoopRules *rules, const ClaimCandidate *candidate, const char *h
 	now = clock_now();
 	if (entity.claimed && entity_claim_live(rules, &entity.claim, now))
 	{
-		*again_at = entity.claim.expires_at;
+		*again_at = entity_claim_look_at(&entity.claim, now);
 		return CLAIM_BUSY;
 	}
 	before = entity;
-	if (!claim_settle(rules, entity_id, &entity, triggered) ||
+	/* a deadline that is left of a claim which was reported asks for nothing */
+	if ((deadlines && !entity.claimed) || !claim_settle(rules, entity_id, &entity, triggered) ||
 		(entity.dead && !entity.dead_of_crash && !triggered))
 	{
 		mark_delete(loop_name, entity_id, candidate->marks, candidate->nmarks);
@@ -203,6 +205,8 @@ claim_try(const LoopRules *rules, const ClaimCandidate *candidate, const char *h
 	claim->epoch = next_epoch();
 	claim->lease_epoch = lease_epoch;
 	claim->expires_at = clock_add_ms(now, ttl_ms);
+	/* the worker acts on it once it has it, whatever a crash would lose */
+	ForceSyncCommit();
 
 	made_claim.epoch = claim->epoch;
 	made_claim.lease_epoch = lease_epoch;
@@ -227,12 +231,16 @@ claim_hold(const LoopRules *rules, const char *entity_id, int64 epoch, Entity *e
 				(errcode(ERRCODE_NOT_YET_DURABLE),
 				 errmsg("the claim of entity \"%s\" was made in this transaction", entity_id),
 				 errhint("Commit it, do the work, and report in another transaction.")));
-	if (!entity_lock(rules->loop_name, entity_id, true, entity))
-		return false;
-	if (!entity->claimed || entity->claim.epoch != epoch || clock_now() >= entity->claim.expires_at)
-		return false;
-	return rules->lease_ttl_ms <= 0 ||
-		fence_bind(rules->loop_name, entity->claim.holder_id, entity->claim.lease_epoch, false);
+	if (rules->lease_ttl_ms > 0)
+	{
+		/* the fence is locked before the row */
+		entity_read(rules->loop_name, entity_id, entity);
+		if (!entity->claimed || entity->claim.epoch != epoch ||
+			!fence_bind(rules->loop_name, entity->claim.holder_id, entity->claim.lease_epoch, false))
+			return false;
+	}
+	return entity_lock(rules->loop_name, entity_id, true, entity) && entity->claimed &&
+		entity->claim.epoch == epoch && clock_now() < entity->claim.expires_at;
 }
 
 bool
@@ -246,6 +254,7 @@ claim_extend(const LoopRules *rules, const char *entity_id, int64 epoch, int64 t
 		return false;
 	delete_deadline(rules, entity_id, claim);
 	claim->expires_at = *expires_at = clock_add_ms(clock_now(), ttl_ms);
+	ForceSyncCommit();
 	insert_deadline(rules, entity_id, claim);
 	entity_extend(rules->loop_name, entity_id, claim);
 	return true;

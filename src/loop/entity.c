@@ -15,6 +15,8 @@
 
 #define ERROR_TEXT_MAX		4096	/* bytes kept of an error's message */
 
+#define CLAIMED_LOOK_MS		10000	/* at most, between two looks at an entity with a live claim */
+
 #define ENTITY_COLUMNS \
 	"e.failures, e.died_of, e.claim_epoch, e.claim_holder, e.claim_expires_at, e.claim_lease_epoch, e.claim_mark, e.claimed_at"
 #define ENTITY_KEY \
@@ -166,6 +168,12 @@ entity_claim_live(const LoopRules *rules, const EntityClaim *claim, TimestampTz 
 		return true;
 	return lease_read(rules->loop_name, &lease) && lease.epoch == claim->lease_epoch &&
 		now < lease.expires_at;
+}
+
+TimestampTz
+entity_claim_look_at(const EntityClaim *claim, TimestampTz now)
+{
+	return Min(claim->expires_at, clock_add_ms(now, CLAIMED_LOOK_MS));
 }
 
 void

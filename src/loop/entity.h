@@ -48,6 +48,13 @@ extern bool entity_lock(const char *loop_name, const char *entity_id, bool wait,
 /* Does the claim stand now, under the loop's current term? */
 extern bool entity_claim_live(const LoopRules *rules, const EntityClaim *claim, TimestampTz now);
 
+/*
+ * When to look again at what has a live claim: at its deadline, but no later than
+ * in a while, as not every end of a claim is heard of (its deadline was moved, or
+ * the row is gone from its page).
+ */
+extern TimestampTz entity_claim_look_at(const EntityClaim *claim, TimestampTz now);
+
 /* A failure; it ends a claim.  The message may be NULL, too long, or in any encoding. */
 extern void entity_failed(const char *loop_name, const char *entity_id, int failures,
 						  const char *died_of, int sqlstate, const char *message);

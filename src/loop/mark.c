@@ -284,20 +284,26 @@ mark_visible(const char *loop_name, const char *entity_id, const MarkRef *ref, S
 }
 
 bool
-mark_any_visible(const char *loop_name, const char *entity_id, const MarkRef *refs, int n, bool *triggered)
+mark_any_visible(const char *loop_name, const char *entity_id, const MarkRef *refs, int n,
+				 bool *triggered, bool *deadlines)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	bool		any = false;
 
 	*triggered = false;
+	*deadlines = true;
 	for (int i = 0; i < n && !*triggered; i++)
 	{
-		if (any && refs[i].kind != MARK_TRIGGER)
+		bool		deadline = refs[i].kind == MARK_CLAIM;
+
+		/* one more of the kind says nothing new */
+		if (any && (deadline || (!*deadlines && refs[i].kind != MARK_TRIGGER)))
 			continue;
 		if (mark_visible(loop_name, entity_id, &refs[i], snapshot))
 		{
 			any = true;
 			*triggered = refs[i].kind == MARK_TRIGGER;
+			*deadlines &= deadline;
 		}
 	}
 	UnregisterSnapshot(snapshot);
@@ -437,17 +443,25 @@ mark_scan_all(Snapshot snapshot, MarkVisitor visit, void *arg)
 		mark_scan(segment, 0, InvalidBlockNumber, snapshot, visit, arg);
 }
 
-void
-mark_visit_one(int segment, BlockNumber block, OffsetNumber offset, Snapshot snapshot,
-			   MarkVisitor visit, void *arg)
+static void
+visit_one(int segment, BlockNumber block, OffsetNumber offset, Snapshot snapshot, bool own,
+		  MarkVisitor visit, void *arg)
 {
 	Relation	rel = segment_open(segment, AccessShareLock);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 
-	if (fetch(rel, RelationGetNumberOfBlocks(rel), block, offset, snapshot, slot))
+	if (fetch(rel, RelationGetNumberOfBlocks(rel), block, offset, snapshot, slot) &&
+		(!own || is_own(slot)))
 		visit_slot(segment, slot, visit, arg);
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(rel, AccessShareLock);
+}
+
+void
+mark_visit_one(int segment, BlockNumber block, OffsetNumber offset, Snapshot snapshot,
+			   MarkVisitor visit, void *arg)
+{
+	visit_one(segment, block, offset, snapshot, false, visit, arg);
 }
 
 typedef struct OwnMarks
@@ -470,17 +484,18 @@ delete_own(const char *loop_name, const char *entity_id, const MarkRef *ref, voi
 void
 mark_delete_own(const char *loop_name, bool (*matches) (const char *entity_id, void *arg), void *arg)
 {
-	const Wake *wake = wake_pending();
+	const WakeList *made = &wake_pending()->made;
 	OwnMarks	own = {loop_name, matches, arg};
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 
-	for (int i = 0; i < wake->nmarks; i++)
-		mark_visit_one(wake->marks[i].segment, wake->marks[i].block, wake->marks[i].offset, snapshot,
-					   delete_own, &own);
+	/* where one was rolled back, another's may be by now */
+	for (int i = 0; i < made->n; i++)
+		visit_one(made->marks[i].segment, made->marks[i].block, made->marks[i].offset, snapshot, true,
+				  delete_own, &own);
 	for (int segment = 0; segment < MARK_SEGMENTS; segment++)
 	{
-		if (wake->ranged[segment])
-			scan_blocks(segment, wake->first_block[segment], wake->last_block[segment], snapshot, true,
+		if (made->ranged[segment])
+			scan_blocks(segment, made->first_block[segment], made->last_block[segment], snapshot, true,
 						delete_own, &own);
 	}
 	UnregisterSnapshot(snapshot);

@@ -74,9 +74,9 @@ extern Size mark_size(const char *loop_name, const char *entity_id);
 /* Is the mark still there, by this snapshot? */
 extern bool mark_visible(const char *loop_name, const char *entity_id, const MarkRef *ref, Snapshot snapshot);
 
-/* Is one of them still there; and is one that is a trigger? */
+/* Is one of them still there; is one that is a trigger, or are they deadlines of claims alone? */
 extern bool mark_any_visible(const char *loop_name, const char *entity_id, const MarkRef *refs, int n,
-							 bool *triggered);
+							 bool *triggered, bool *deadlines);
 
 /*
  * Deletes the triggers of the loop that this transaction itself made, where

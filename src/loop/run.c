@@ -400,6 +400,9 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 		return;					/* the next leader runs it anew */
 	entity_read(run->rules->loop_name, run->entity_id, &entity);
 
+	/* the run began anew where the last of the claims was lost: see claim_over() */
+	(void) claim_settle(run->rules, run->entity_id, &entity, true);
+
 	facts.failed = true;
 	facts.sqlstate = error->sqlerrcode;
 	facts.failures = entity.dead ? 0 : entity.failures;
@@ -504,7 +507,7 @@ claim_over(LoopRun *run, Entity *entity, bool triggered)
 	now = clock_now();
 	if (entity->claimed && entity_claim_live(rules, &entity->claim, now))
 	{
-		run->claimed_until = entity->claim.expires_at;
+		run->claimed_until = entity_claim_look_at(&entity->claim, now);
 		return false;
 	}
 	run->outcome = RUN_DROPPED;
@@ -523,6 +526,7 @@ run_execute(LoopRun *run)
 	RunFacts	facts = {0};
 	Entity		entity;
 	bool		triggered;
+	bool		deadlines;
 	LoopFunction which;
 	Oid			function;
 
@@ -531,11 +535,17 @@ run_execute(LoopRun *run)
 	run->outcome = RUN_DROPPED;
 	run_begin(run);
 
-	if (!mark_any_visible(rules->loop_name, run->entity_id, run->marks, run->nmarks, &triggered))
+	if (!mark_any_visible(rules->loop_name, run->entity_id, run->marks, run->nmarks, &triggered, &deadlines))
 		return;
 	entity_read(rules->loop_name, run->entity_id, &entity);
 	if (entity.claimed && !claim_over(run, &entity, triggered))
 		return;
+	if (deadlines && !entity.claimed)
+	{
+		/* what is left of a claim that was reported asks for nothing */
+		mark_delete(rules->loop_name, run->entity_id, run->marks, run->nmarks);
+		return;
+	}
 	if (entity.dead && (entity.dead_of_crash || !triggered))
 	{
 		/* a look or a resync revives nobody; triggers on one that died of crashes are kept */

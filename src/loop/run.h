@@ -45,7 +45,7 @@ typedef struct LoopRun
 	int			attempt;		/* of this run, from 1 */
 	TimestampTz deadline;		/* by the loop's timeout; 0 = none */
 	int			sqlstate;		/* of a failure */
-	TimestampTz claimed_until;	/* RUN_CLAIMED: the claim's deadline; 0 = not known */
+	TimestampTz claimed_until;	/* RUN_CLAIMED: when to look again; 0 = not known */
 	bool		has_look;
 	MarkRef		look;			/* the next look; not sent to the ring */
 } LoopRun;
