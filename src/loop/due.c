@@ -455,7 +455,7 @@ int
 due_excess(DueEntity *entity, TimestampTz now, MarkRef **refs)
 {
 	DueMark    *marks = marks_of(entity);
-	int			kept[2] = {0, 0};	/* [1]: triggers that are due */
+	int			kept[3] = {0, 0, 0};	/* looks and what waits, what is due, triggers that are due */
 	int			n = 0;
 
 	if (entity->nmarks <= DUE_LIST_MAX)
@@ -464,10 +464,11 @@ due_excess(DueEntity *entity, TimestampTz now, MarkRef **refs)
 	/* the latest stay: a forget() in progress may be deleting the earlier ones */
 	for (int i = entity->nmarks - 1; i >= 0; i--)
 	{
-		/* what is not due yet does not stand for what is */
-		bool		due = !mark_is_look(marks[i].ref.kind) && marks[i].ref.due_at <= now;
+		/* what is not due yet does not stand for what is, and a trigger alone revives the dead */
+		int			class = mark_is_look(marks[i].ref.kind) || marks[i].ref.due_at > now ? 0 :
+			marks[i].ref.kind == MARK_TRIGGER ? 2 : 1;
 
-		if (marks[i].taken || !is_answered(&marks[i], now) || ++kept[due] <= DUE_LIST_MAX / 4)
+		if (marks[i].taken || !is_answered(&marks[i], now) || ++kept[class] <= DUE_LIST_MAX / 4)
 			continue;
 		marks[i].excess = true;
 		(*refs)[n++] = marks[i].ref;

@@ -119,6 +119,18 @@ is(sql($node, q{SELECT count(*) FROM reconcile.claim_work('many', 'w', 10000, '1
 sql($node, q{SELECT reconcile.drop_loop('many')});
 
 # ----------------------------------------------------------------------
+note 'however often a resync names an entity meanwhile, a trigger is a trigger';
+
+make_outside('named');
+enqueue($node, 'named', 'a');
+$held = claim('named');
+enqueue($node, 'named', 'a');
+sql($node, q{INSERT INTO reconcile.mark_1 SELECT n, clock_timestamp(), clock_timestamp(), 'r', 'named', 'a' FROM generate_series(1, 100) n});
+wait_for($node, q{SELECT count(*) < 65 FROM reconcile.mark WHERE loop_name = 'named'}, 'many marks are merged');
+sql($node, q{SELECT reconcile.fail_work('named', 'a', } . epoch_of($held) . q{, 'no', permanent => true)});
+like(claim('named'), qr/^a\|1\|/, 'it revives an entity that died meanwhile');
+
+# ----------------------------------------------------------------------
 note 'a run that a trigger asked for begins anew, whatever claims were lost before';
 
 make_loop($node, 'mixed', options => q{max_attempts => 2, backoff_base => '1 ms', backoff_max => '1 ms', enabled => false});
