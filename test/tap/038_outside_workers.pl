@@ -285,5 +285,11 @@ sql($bare, q{SELECT reconcile.extend_work('bare', array_agg(entity_id ORDER BY c
 wait_for($bare, q{reconcile.next_due('bare') = '0'}, 'deadlines pass');
 is(sql($bare, q{SELECT count(*) FROM reconcile.claim_work('bare', 'w3', 40) WHERE attempt = 2}), '10', 'the lost ones are claimed anew');
 is(sql($bare, q{SELECT reconcile.next_due('bare') BETWEEN '1 s' AND '30 s'}), 't', 'the next to come is a deadline');
+enqueue($bare, 'bare', 'p');
+sql($bare, q{SELECT reconcile.pause_loop('bare')});
+is(claim($bare, 'bare'), '', 'a paused loop gives no work');
+is(sql($bare, q{SELECT coalesce(reconcile.next_due('bare')::text, 'nothing')}), 'nothing', 'nor says when');
+sql($bare, q{SELECT reconcile.resume_loop('bare')});
+like(claim($bare, 'bare'), qr/^p\|1\|/, 'resumed it does');
 
 finish();
