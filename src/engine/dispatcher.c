@@ -304,12 +304,12 @@ forget_if_gone(const char *loop_name, const char *entity_id, const MarkRef *ref,
 	DispatchLoop *loop = dispatcher_find_loop(loop_name);
 	DueEntity  *entity = loop != NULL ? due_find(self.due, loop->due, entity_id) : NULL;
 
-	if (entity != NULL && ref->kind == MARK_CLAIM && !mark_visible(loop_name, entity_id, ref, snapshot))
+	if (entity != NULL && !mark_visible(loop_name, entity_id, ref, snapshot))
 		due_gone(self.due, entity, ref, clock_now());
 }
 
 /*
- * Deadlines that were deleted before their time.  Their rows are dead, and mostly
+ * Marks that were deleted before their time.  Their rows are dead, and mostly
  * still there; if not, they are dropped when they are due.  One whose deletion was
  * rolled back is there for everybody.
  */
