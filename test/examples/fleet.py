@@ -80,6 +80,7 @@ def cut_after_each_statement(how, host, proxy):
         number += 1
     proxy.arm(0, None)
     kit.ok(number > 10, f"all {number - 1} statements were tried")
+    kit.until("connected again", lambda: proxy.seen > 0)
     kit.same(client.terminate(), 0, "it lives on, until SIGTERM")
 
 
