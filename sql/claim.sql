@@ -158,7 +158,7 @@ SELECT quote_literal(entity_id) FROM reconcile.claim_work('claims_plain', 'w1');
 CREATE TABLE claim_app.cases (call text);
 INSERT INTO claim_app.cases VALUES
 	('claim_work(NULL, ''w'')'), ('claim_work(''claims'', NULL)'), ('claim_work(''claims'', '''')'), ('claim_work(''Claims'', ''w'')'),
-	('claim_work(''no_such_loop'', ''w'')'), ('claim_work(''claims'', ''w'', 0)'), ('claim_work(''claims'', ''w'', 10001)'), ('claim_work(''claims'', ''w'', NULL)'),
+	('claim_work(''no_such_loop'', ''w'')'), ('claim_work(''claims'', ''w'', 0)'), ('claim_work(''claims'', ''w'', 1001)'), ('claim_work(''claims'', ''w'', NULL)'),
 	('claim_work(''claims'', ''w'', 1, ''0'')'), ('claim_work(''claims'', ''w'', 1, NULL)'), ('claim_work(''claims'', ''w'', 1, ''-1 s'')'), ('claim_work(''claims'', ''w'', 1, ''1 month'')'),
 	('claim_work(''claims'', E''w\n'')'), ('claim_work(''claims'', repeat(''w'', 257))'),
 	('extend_work(''claims'', NULL, ''{}'')'), ('extend_work(''claims'', ''{a}'', ''{}'')'), ('extend_work(''claims'', ''{NULL}'', ''{1}'')'),

@@ -25,10 +25,11 @@ _PG_init(void)
 	bool		preloaded = process_shared_preload_libraries_in_progress;
 
 	guc_define(preloaded);
-	wake_init();
 	fence_init();
 	repository_init();
 	dead_init();
 	if (preloaded)
 		engine_init();
+	/* the callback that is registered last is called first: marks are told of before what else ends */
+	wake_init();
 }

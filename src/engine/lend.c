@@ -166,14 +166,6 @@ lend_subxact_callback(SubXactEvent event, SubTransactionId mine, SubTransactionI
 static void
 reserve(int n)
 {
-	static bool registered = false;
-
-	if (!registered)
-	{
-		RegisterXactCallback(lend_xact_callback, NULL);
-		RegisterSubXactCallback(lend_subxact_callback, NULL);
-		registered = true;
-	}
 	if (nborrowed + n <= borrowed_size)
 		return;
 	borrowed_size = Max(nborrowed + n, borrowed_size * 2);
@@ -363,6 +355,9 @@ lend(const char *loop_name, int wanted, ClaimCandidate **candidates, TimestampTz
 void
 lend_init(void)
 {
+	/* before wake_init(): what a claim has marked is known when the entity goes back */
+	RegisterXactCallback(lend_xact_callback, NULL);
+	RegisterSubXactCallback(lend_subxact_callback, NULL);
 	claim_lend_hook = lend;
 	claim_return_hook = return_lent;
 }

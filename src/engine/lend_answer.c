@@ -8,6 +8,8 @@
 #include "engine/dispatcher.h"
 #include "engine/lend_shmem.h"
 
+#define IN_FLIGHT_LOOK_MS	1000	/* when a worker should ask again, while nothing else waits */
+
 /* What is lent by us. */
 typedef struct LentTrack
 {
@@ -250,6 +252,9 @@ fill_answer(LendRequest *request, TimestampTz now)
 	while (request->n < request->wanted && lend_one(request, loop, &used, now))
 		;
 	request->next_due = first_for_workers(loop) != NULL ? DT_NOBEGIN : due_loop_next(loop->due);
+	/* what is in flight may come back */
+	if (loop->due->nrunning > 0)
+		request->next_due = Min(request->next_due, clock_add_ms(now, IN_FLIGHT_LOOK_MS));
 }
 
 void

@@ -173,14 +173,21 @@ claim_try(const LoopRules *rules, const ClaimCandidate *candidate, const char *h
 	if (!run_lock(loop_name, entity_id))
 		return CLAIM_BUSY;
 	if (!mark_any_visible(loop_name, entity_id, candidate->marks, candidate->nmarks, &triggered, &deadlines))
+	{
+		run_unlock(loop_name, entity_id);
 		return CLAIM_DROPPED;
+	}
 	entity_read(loop_name, entity_id, &entity);
 	if (entity.remembered && !entity_lock(loop_name, entity_id, false, &entity))
+	{
+		run_unlock(loop_name, entity_id);
 		return CLAIM_BUSY;
+	}
 	now = clock_now();
 	if (entity.claimed && entity_claim_live(rules, &entity.claim, now))
 	{
 		*again_at = entity_claim_look_at(&entity.claim, now);
+		run_unlock(loop_name, entity_id);
 		return CLAIM_BUSY;
 	}
 	before = entity;

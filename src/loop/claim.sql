@@ -10,7 +10,7 @@ CREATE FUNCTION reconcile.claim_work(loop_name text, holder_id text, max_items i
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 10 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_claim_work';
 COMMENT ON FUNCTION reconcile.claim_work(text, text, int, interval) IS
-'Gives up to max_items (1 to 10000) due entities of the loop to an outside worker for ttl, each as an attempt with an epoch of its own; act after COMMIT, and report with complete_work or fail_work in a later transaction. No row: nothing is due, or the loop is paused. 22004, 22023 bad argument; 0A000 above READ COMMITTED; 42501 no right; 42704 no such loop; RC002 the loop has a lease and holder_id does not hold it.';
+'Gives up to max_items (1 to 1000) due entities of the loop to an outside worker for ttl, each as an attempt with an epoch of its own; act after COMMIT, and report with complete_work or fail_work in a later transaction. No row: nothing is due, or the loop is paused. 22004, 22023 bad argument; 0A000 above READ COMMITTED; 42501 no right; 42704 no such loop; RC002 the loop has a lease and holder_id does not hold it.';
 
 CREATE FUNCTION reconcile.extend_work(loop_name text, entity_ids text[], claim_epochs bigint[], ttl interval DEFAULT '30 s')
     RETURNS TABLE (ord int, entity_id text, extended boolean, remaining interval)

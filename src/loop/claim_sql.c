@@ -26,6 +26,7 @@
 #include "loop/due.h"
 #include "loop/run.h"
 
+#define CLAIM_MAX	1000			/* each holds a lock until COMMIT */
 #define ITEMS_MAX	10000
 
 /* The loop that a worker calls for. */
@@ -207,8 +208,8 @@ reconcile_claim_work(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(2))
 		arg_null("max_items");
 	claiming.wanted = PG_GETARG_INT32(2);
-	if (claiming.wanted < 1 || claiming.wanted > ITEMS_MAX)
-		arg_invalid("max_items", "is out of range", psprintf("It is 1 to %d.", ITEMS_MAX));
+	if (claiming.wanted < 1 || claiming.wanted > CLAIM_MAX)
+		arg_invalid("max_items", "is out of range", psprintf("It is 1 to %d.", CLAIM_MAX));
 	claiming.ttl_ms = duration_arg(fcinfo, 3, "ttl", false);
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,

@@ -67,6 +67,15 @@ run_lock(const char *loop_name, const char *entity_id)
 	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
+void
+run_unlock(const char *loop_name, const char *entity_id)
+{
+	LOCKTAG		tag;
+
+	lock_tag(&tag, LOCK_KIND_RUN, loop_name, entity_id);
+	(void) LockRelease(&tag, ExclusiveLock, false);
+}
+
 bool
 run_exclude(const char *loop_name, const char *entity_id)
 {

@@ -53,6 +53,9 @@ typedef struct LoopRun
 /* Tries the run lock of (loop, entity), for the transaction; false also within a run of it. */
 extern bool run_lock(const char *loop_name, const char *entity_id);
 
+/* Gives it back: for who has done nothing under it. */
+extern void run_unlock(const char *loop_name, const char *entity_id);
+
 /* True if nobody else runs (loop, entity) until this transaction ends; may be asked again in it. */
 extern bool run_exclude(const char *loop_name, const char *entity_id);
 
