@@ -32,6 +32,7 @@ OBJS = \
 	src/core/guc.o \
 	src/core/tally.o \
 	src/core/wake.o \
+	src/core/subxact.o \
 	src/lease/lease.o \
 	src/lease/lease_sql.o \
 	src/fence/fence.o \

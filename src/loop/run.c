@@ -19,20 +19,19 @@
 #include "catalog/pg_type.h"
 #include "common/pg_prng.h"
 #include "fmgr.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timeout.h"
 
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/errors.h"
+#include "core/subxact.h"
 #include "fence/fence.h"
 #include "loop/claim.h"
 #include "loop/entity.h"
@@ -435,6 +434,21 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 			 errhidestmt(true), errhidecontext(true)));
 }
 
+typedef struct Call
+{
+	LoopRun    *run;
+	Oid			function;
+	RunFacts   *facts;
+} Call;
+
+static void
+do_call(void *arg)
+{
+	Call	   *call = arg;
+
+	call_function(call->run, call->function, call->facts);
+}
+
 /*
  * In a session: the function in a subtransaction, so that its error leaves our
  * transaction whole.  NULL, or that error.
@@ -442,29 +456,8 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 static ErrorData *
 call_in_subtransaction(LoopRun *run, Oid function, RunFacts *facts)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	ErrorData  *volatile error = NULL;
-
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		call_function(run, function, facts);
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_END_TRY();
+	Call		call = {run, function, facts};
+	ErrorData  *error = subxact_run(do_call, &call);
 
 	if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED && !timed_out)
 		ReThrowError(error);

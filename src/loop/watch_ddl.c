@@ -15,7 +15,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/partition.h"
 #include "catalog/pg_inherits.h"
@@ -24,10 +23,10 @@
 #include "nodes/parsenodes.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
-#include "utils/resowner.h"
 
 #include "core/errors.h"
 #include "core/install.h"
+#include "core/subxact.h"
 #include "loop/watch.h"
 
 /* ----------------------------------------------------------------
@@ -281,8 +280,9 @@ concerns(Node *statement)
 }
 
 static void
-follow_statement(Node *statement)
+follow_statement(void *arg)
 {
+	Node	   *statement = arg;
 	ListCell   *cell;
 
 	switch (nodeTag(statement))
@@ -310,29 +310,7 @@ follow_statement(Node *statement)
 static void
 follow_safely(Node *statement)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	ErrorData  *volatile error = NULL;
-
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		follow_statement(statement);
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_END_TRY();
+	ErrorData  *error = subxact_run(follow_statement, statement);
 
 	if (error == NULL)
 		return;

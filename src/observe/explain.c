@@ -102,7 +102,7 @@ read_entity(Facts *facts)
 
 	entity_read(facts->rules.loop_name, facts->entity_id, &facts->entity);
 	facts->claim_live = facts->entity.claimed && entity_claim_live(&facts->rules, &facts->entity.claim, facts->now);
-	strcpy(facts->last_sqlstate, "unknown");
+	strlcpy(facts->last_sqlstate, "unknown", sizeof(facts->last_sqlstate));
 	values[0] = CStringGetTextDatum(facts->rules.loop_name);
 	values[1] = CStringGetTextDatum(facts->entity_id);
 	sql_begin(&scope);
