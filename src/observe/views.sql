@@ -18,10 +18,10 @@ WITH visible AS MATERIALIZED (
            pg_catalog.bool_or(m.kind = 't') AS triggered,
            pg_catalog.max(m.made_at) FILTER (WHERE m.kind IN ('l', 'b')) AS ran_at
       FROM reconcile.mark m
+      LEFT JOIN reconcile.entity e
+             ON m.kind = 'c' AND e.loop_name = m.loop_name AND e.entity_id = m.entity_id AND e.claim_epoch = m.number
      -- the deadline of a claim that was reported says nothing
-     WHERE m.kind <> 'c'
-        OR EXISTS (SELECT FROM reconcile.entity e
-                    WHERE e.loop_name = m.loop_name AND e.entity_id = m.entity_id AND e.claim_epoch = m.number)
+     WHERE m.kind <> 'c' OR e.claim_epoch IS NOT NULL
      GROUP BY m.loop_name, m.entity_id
 ), running AS MATERIALIZED (
     SELECT r.loop_name, r.entity_id, pg_catalog.max(r.started_at) AS started_at
