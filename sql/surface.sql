@@ -49,14 +49,15 @@ SELECT coalesce(b.proname, e.proname) AS unexplained
  WHERE b.proname IS NULL OR e.proname IS NULL
  ORDER BY 1;
 
--- None is SECURITY DEFINER; all in C are ours; each says what it does
+-- None is SECURITY DEFINER; all in C are ours; each object of ours says what it is for
 SELECT p.proname AS definer FROM pg_proc p WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prosecdef;
 SELECT p.proname AS wrong_symbol FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
  WHERE p.pronamespace = 'reconcile'::regnamespace AND l.lanname = 'c' AND p.prosrc <> 'reconcile_' || p.proname;
-SELECT p.oid::regprocedure AS no_comment FROM pg_proc p
- WHERE p.pronamespace = 'reconcile'::regnamespace AND obj_description(p.oid, 'pg_proc') IS NULL;
-SELECT c.relname AS no_comment FROM pg_class c
- WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind IN ('r', 'v') AND obj_description(c.oid, 'pg_class') IS NULL;
+SELECT pg_describe_object(d.classid, d.objid, 0) AS no_comment
+  FROM pg_depend d JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
+ WHERE e.extname = 'reconcile'
+   AND NOT EXISTS (SELECT FROM pg_description c WHERE c.classoid = d.classid AND c.objoid = d.objid AND c.objsubid = 0)
+ ORDER BY 1;
 
 -- Views: their columns; ids have the default collation, so that a join uses the user's index
 SELECT c.relname || ' (' || string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum) || ')' AS view

@@ -1,0 +1,151 @@
+# The examples of doc/reference.md, as they stand there: each runs in a fresh
+# copy of one database, and does what the text says.
+
+use strict;
+use warnings;
+
+use LoopTest;
+use PostgreSQL::Test::Utils;
+use ReconcileTest;
+use Test::More;
+
+# Without workers nothing but the example happens.
+my $node = new_node('main', preload => 0, extension => 0);
+
+# What the examples take for granted: the table and the function that
+# "Conventions" names, the rest of the schema app, and who holds which lease.
+sql($node, q{CREATE DATABASE world; CREATE ROLE dashboard; CREATE ROLE api; CREATE ROLE metrics});
+my $world = [ $node, 'world' ];
+sql($world, q{
+	CREATE EXTENSION reconcile;
+	CREATE SCHEMA app;
+	CREATE FUNCTION app.drive_device(entity_id text) RETURNS interval LANGUAGE sql AS 'SELECT NULL::interval';
+	CREATE TABLE app.invoice (id int, sent boolean);
+	CREATE TABLE app.audit (invoice int, epoch bigint);
+});
+sql($world, q{SELECT reconcile.create_loop('fleet', 'app.drive_device')});
+foreach my $lease ([ 'billing', 2 ], [ 'mail', 7 ])
+{
+	my ($id, $epoch) = @$lease;
+
+	foreach my $term (1 .. $epoch)
+	{
+		sql($world, qq{SELECT * FROM reconcile.acquire_lease('$id', 'worker-b', '1 h')});
+		sql($world, qq{SELECT reconcile.release_lease('$id', 'worker-b', $term)}) if $term < $epoch;
+	}
+}
+
+my $release = q{SELECT reconcile.release_lease('billing', 'worker-b', 2)};
+my $lend = q{
+	SELECT reconcile.alter_loop('fleet', '{"reconciler": null}');
+	ALTER SEQUENCE reconcile.claim_epoch RESTART 4711;
+	SELECT reconcile.enqueue('fleet', 'd1');
+};
+my $claim = $lend . q{
+	SELECT reconcile.enqueue('fleet', 'd2');
+	SELECT reconcile.enqueue('fleet', 'd3');
+	SELECT * FROM reconcile.claim_work('fleet', 'worker-7', 3);
+};
+my $dead = q{
+	CREATE OR REPLACE FUNCTION app.drive_device(entity_id text) RETURNS interval LANGUAGE plpgsql AS
+		$$BEGIN RAISE 'no answer' USING ERRCODE = '08006'; END$$;
+	SELECT reconcile.alter_loop('fleet', '{"max_attempts": 1}');
+	SELECT reconcile.enqueue('fleet', 'd1');
+	CALL reconcile.run_loop('fleet');
+};
+
+# By heading: what is done before its example, the SQLSTATE that the example
+# fails with, and what it prints.
+my %example = (
+	'create_loop' => { before => q{SELECT reconcile.drop_loop('fleet')} },
+	'unwatch' => { before => q{SELECT reconcile.watch('fleet', 'app.device', 'device_id')} },
+	'enqueue_many' => { prints => qr/^2$/ },
+	'watch_problems' => { prints => qr/^$/ },
+	'current_run' => { prints => qr/^$/ },
+	'permanent_error' => { fails => 'RC004' },
+	'revive' => { before => $dead, prints => qr/^t$/ },
+	'revive_all' => { before => $dead, prints => qr/^1$/ },
+	'forget' => { before => q{SELECT reconcile.enqueue('fleet', 'ed-eu-west-00042')}, prints => qr/^t$/ },
+	'drain_loop' => { prints => qr/^t$/ },
+	'wait_idle' => { prints => qr/^t$/ },
+	'cancel_run' => { prints => qr/^f$/ },
+	'run_entity' => { prints => qr/^success\|00:00:30\|\|$/ },
+	'explain' => { prints => qr/^idle\|/ },
+	# tap/056_cron has it where pg_cron is loaded
+	'schedule_loops, unschedule_loops' => { fails => '55000' },
+	'Outside workers' => { before => $lend, prints => qr/^d1\|4711$/m },
+	'claim_work' => { before => $lend, prints => qr/^d1\|4711\|\|1\|/ },
+	'extend_work' => { before => $claim, prints => qr/^1\|d1\|t\|.*\n2\|d2\|t\|/ },
+	'complete_work, complete_works' => { before => $claim, prints => qr/^$/ },
+	'fail_work' => { before => $claim },
+	'next_due' => { before => $lend, prints => qr/^00:00:00$/ },
+	'acquire_lease' => { before => $release, prints => qr/^billing\|minted\/.*\|3\|/ },
+	'try_acquire_lease' => { before => $release, prints => qr/^3$/ },
+	'renew_leases' => { prints => qr/^$/ },
+	'release_lease' => { prints => qr/^t$/ },
+	'force_release_lease' => { prints => qr/^t$/ },
+	'apply_fenced' => { prints => qr/^t$/ },
+	'apply_fenced_many' => { prints => qr/^$/ },
+	'Repositories' => { before => q{SELECT reconcile.alter_loop('fleet', '{"lease_ttl": "15 s"}')} },
+	'json_merge_patch' => { prints => qr/^\{"a": 1, "c": 3\}$/ },
+	'health' => { prints => qr/^preload\|warn\|/m },
+	'metrics, metrics_text' => { before => $dead, prints => qr/^permanent\|/m },
+);
+
+# ----------------------------------------------------------------------
+note 'the text';
+
+# [heading, line, SQL] of each block
+my @blocks;
+{
+	my ($heading, $line, $block) = ('', 0);
+
+	foreach my $text (split /\n/, slurp_file("$ENV{RECONCILE_SOURCE}/doc/reference.md"))
+	{
+		$line++;
+		if (defined $block)
+		{
+			$text eq '```' ? push(@blocks, [ @$block ]) : ($block->[2] .= "$text\n");
+			undef $block if $text eq '```';
+		}
+		elsif ($text eq '```sql') { $block = [ $heading, $line, '' ]; }
+		elsif ($text =~ /^##+ (.*)/) { $heading = $1; }
+	}
+}
+my %seen = map { $_->[0] => 1 } @blocks;
+is(join(', ', grep { !$seen{$_} } sort keys %example), '', 'each of these headings has an example');
+
+# Every function that users call has one, too.
+my $examples = join('', map { $_->[2] } @blocks);
+my @called = grep { $examples !~ /\breconcile\.$_\b/ } split /\n/, sql($world, q{
+	SELECT DISTINCT p.proname COLLATE "C" FROM pg_proc p
+	 WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
+	   AND p.proname NOT IN ('may_observe', 'may_see_errors', 'running', 'worker_list', 'loop_counts', 'recent_runs', 'health_checks',
+	                         'watch_triggers', 'capability_functions')
+	 ORDER BY 1});
+is(join(', ', @called), '', 'each function is in an example');
+
+# ----------------------------------------------------------------------
+note 'the examples';
+
+my ($conventions) = grep { $_->[0] eq 'Conventions' } @blocks;
+sql($world, $conventions->[2] . q{INSERT INTO app.device VALUES ('d1', 'eu-west', '4'), ('d2', 'eu-west', '4')});
+
+foreach my $block (@blocks)
+{
+	my ($heading, $line, $sql) = @$block;
+	my $example = $example{$heading} // {};
+	my $copy = [ $node, "line_$line" ];
+	my ($stdout, $stderr);
+
+	next if $block == $conventions;
+	sql($node, "CREATE DATABASE line_$line TEMPLATE world");
+	sql($copy, $example->{before}) if defined $example->{before};
+	$node->psql("line_$line", "\\set VERBOSITY verbose\n$sql", stdout => \$stdout, stderr => \$stderr);
+	my ($sqlstate) = $stderr =~ /ERROR:  (\w{5}):/;
+	is($sqlstate // 'none', $example->{fails} // 'none', "$heading (line $line): errors") or diag($stderr);
+	like($stdout, $example->{prints}, "$heading (line $line): results") if defined $example->{prints};
+	sql($node, "DROP DATABASE line_$line");
+}
+
+finish();
