@@ -48,7 +48,7 @@ CREATE FUNCTION reconcile.acquire_lease(reconciler_id text, holder_id text DEFAU
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_acquire_lease';
 COMMENT ON FUNCTION reconcile.acquire_lease(text, text, interval, interval) IS
-'Acquires the lease for ttl (1 ms to 366 days), waiting for it up to wait (0 to 1 minute); holder_id NULL mints one. RC001 another holder has it; 55000 this transaction used its fence; 53400 over 1,000 leases; 0A000 a wait above READ COMMITTED; 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
+'Acquires the lease for ttl (1 ms to 366 days), waiting for it up to wait (0 to 1 minute); holder_id NULL mints one. RC001 another holder has it; 55000 this transaction used its fence; 53400 over 1,000 leases; 54000 no epoch is left; 0A000 a wait above READ COMMITTED; 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
 
 CREATE FUNCTION reconcile.try_acquire_lease(reconciler_id text, holder_id text DEFAULT NULL,
                                             ttl interval DEFAULT '15 s')
@@ -56,7 +56,7 @@ CREATE FUNCTION reconcile.try_acquire_lease(reconciler_id text, holder_id text D
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_try_acquire_lease';
 COMMENT ON FUNCTION reconcile.try_acquire_lease(text, text, interval) IS
-'Acquires the lease for ttl (1 ms to 366 days) without ever waiting; NULL when another holder has it. 55000 this transaction used its fence; 53400 over 1,000 leases; 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
+'Acquires the lease for ttl (1 ms to 366 days) without ever waiting; NULL when another holder has it. 55000 this transaction used its fence; 53400 over 1,000 leases; 54000 no epoch is left; 22004, 22023 bad argument; 42501 no right; 25006 on a standby.';
 
 CREATE FUNCTION reconcile.renew_lease(reconciler_id text, holder_id text, epoch bigint, ttl interval DEFAULT NULL)
     RETURNS reconcile.lease_token

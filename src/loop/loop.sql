@@ -30,7 +30,7 @@ CREATE FUNCTION reconcile.rows_changed() RETURNS trigger
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_rows_changed';
 COMMENT ON FUNCTION reconcile.rows_changed() IS
-'Trigger of our own tables: tells the engine at commit that loops or marks came past our functions.';
+'Trigger of our own tables: tells the engine at commit that loops or marks came past our functions. 39P01 when called otherwise.';
 CREATE TRIGGER rows_changed AFTER INSERT OR UPDATE OR DELETE ON reconcile.loop
     FOR EACH STATEMENT EXECUTE FUNCTION reconcile.rows_changed();
 CREATE TRIGGER rows_changed AFTER INSERT ON reconcile.mark_0
