@@ -46,11 +46,19 @@ my $claim = $lend . q{
 	SELECT reconcile.enqueue('fleet', 'd3');
 	SELECT * FROM reconcile.claim_work('fleet', 'worker-7', 3);
 };
-my $dead = q{
+my $failing = q{
 	CREATE OR REPLACE FUNCTION app.drive_device(entity_id text) RETURNS interval LANGUAGE plpgsql AS
 		$$BEGIN RAISE 'no answer' USING ERRCODE = '08006'; END$$;
-	SELECT reconcile.alter_loop('fleet', '{"max_attempts": 1}');
 	SELECT reconcile.enqueue('fleet', 'd1');
+};
+my $dead = qq{
+	$failing
+	SELECT reconcile.alter_loop('fleet', '{"max_attempts": 1}');
+	CALL reconcile.run_loop('fleet');
+};
+my $retried = qq{
+	$failing
+	SELECT reconcile.alter_loop('fleet', '{"backoff_base": "10 min"}');
 	CALL reconcile.run_loop('fleet');
 };
 
@@ -88,6 +96,12 @@ my %example = (
 	'apply_fenced_many' => { prints => qr/^$/ },
 	'Repositories' => { before => q{SELECT reconcile.alter_loop('fleet', '{"lease_ttl": "15 s"}')} },
 	'json_merge_patch' => { prints => qr/^\{"a": 1, "c": 3\}$/ },
+	'loops' => { prints => qr/^fleet\|0\|0\|0\|0\|00:00:00$/ },
+	'work' => { before => $retried, prints => qr/^d1\|[^|]+\|1\|no answer$/ },
+	'dead_letters' => { before => $dead, prints => qr/^fleet\|08006\|1$/ },
+	'leases' => { prints => qr/^billing\|worker-b\|2\|/m },
+	'lease_history' => { prints => qr/^1\|worker-b\|[^|]+\|released\|\|\n2\|worker-b\|\|\|\|$/ },
+	'resources' => { before => q{SELECT reconcile.apply_fenced('billing', 'invoices', 2, '{"a": 1}')}, prints => qr/^\{"a": 1\}\|2$/ },
 	'health' => { prints => qr/^preload\|warn\|/m },
 	'metrics, metrics_text' => { before => $dead, prints => qr/^permanent\|/m },
 );
@@ -115,15 +129,17 @@ my @blocks;
 my %seen = map { $_->[0] => 1 } @blocks;
 is(join(', ', grep { !$seen{$_} } sort keys %example), '', 'each of these headings has an example');
 
-# Every function that users call has one, too.
+# Every function that users call, and every view that they may read, is in one.
 my $examples = join('', map { $_->[2] } @blocks);
-my @called = grep { $examples !~ /\breconcile\.$_\b/ } split /\n/, sql($world, q{
-	SELECT DISTINCT p.proname COLLATE "C" FROM pg_proc p
+my @offered = split /\n/, sql($world, q{
+	SELECT DISTINCT p.proname FROM pg_proc p
 	 WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
 	   AND p.proname NOT IN ('may_observe', 'may_see_errors', 'running', 'worker_list', 'loop_counts', 'recent_runs', 'health_checks',
 	                         'watch_triggers', 'capability_functions')
-	 ORDER BY 1});
-is(join(', ', @called), '', 'each function is in an example');
+	UNION ALL
+	SELECT c.relname FROM pg_class c
+	 WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')});
+is(join(', ', sort grep { $examples !~ /\breconcile\.$_\b/ } @offered), '', 'each function and each view is in an example');
 
 # ----------------------------------------------------------------------
 note 'the examples';
