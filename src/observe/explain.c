@@ -386,7 +386,7 @@ has_no_slot(const Facts *facts, Answer *answer)
 {
 	if (facts->room.executors >= facts->rules.concurrency)
 	{
-		answer->detail = psprintf("It is due, and %d workers have runs of its loop, as many as its concurrency allows.",
+		answer->detail = psprintf("It is due, and its loop has as many runs as its concurrency allows (%d).",
 								  facts->room.executors);
 		answer->hint = "Raise \"concurrency\" with reconcile.alter_loop().";
 	}
