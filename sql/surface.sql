@@ -57,6 +57,9 @@ SELECT pg_describe_object(d.classid, d.objid, 0) AS no_comment
   FROM pg_depend d JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
  WHERE e.extname = 'reconcile'
    AND NOT EXISTS (SELECT FROM pg_description c WHERE c.classoid = d.classid AND c.objoid = d.objid AND c.objsubid = 0)
+   -- from 17 on also the types of rows and arrays
+   AND NOT EXISTS (SELECT FROM pg_type t LEFT JOIN pg_class r ON r.oid = t.typrelid
+                    WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid AND (t.typarray = 0 OR r.relkind <> 'c'))
  ORDER BY 1;
 
 -- Views: their columns; ids have the default collation, so that a join uses the user's index
