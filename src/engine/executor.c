@@ -262,6 +262,9 @@ job_execute(ExecJob *job)
 	pgstat_report_activity(STATE_IDLE, NULL);
 
 	job->ended_at = clock_now();
+	/* a dispatcher that is gone by now does not count it */
+	if (job->outcome == JOB_FINISHED && job->run_outcome == RUN_DONE && !dispatcher_alive())
+		job_observe(job);
 	SpinLockAcquire(&slot->mutex);
 	job->state = JOB_DONE;
 	slot->last_done_at = job->ended_at;

@@ -106,26 +106,6 @@ lister_gone(JobTrack *track, TimestampTz now)
 			 errhint("Define the function again, or change the loop with reconcile.alter_loop().")));
 }
 
-/* A run was booked, as a success or a failure. */
-static void
-observe(const ExecJob *job, const LoopRun *failed, TimestampTz ended_at)
-{
-	RunObserved observed = {
-		.loop_name = job->rules.loop_name,
-		.entity_id = job->entity_id,
-		.ready_at = job->ready_at,
-		.started_at = job->started_at,
-		.ended_at = ended_at,
-		.result = failed != NULL ? failed->result : job->result,
-		.sqlstate = failed != NULL ? failed->sqlstate : job->sqlstate,
-		.attempt = failed != NULL ? failed->attempt : job->attempt,
-		.epoch = job->epoch,
-		.pid = job->pid
-	};
-
-	run_observed_hook(&observed);
-}
-
 static void
 finished(JobTrack *track, ExecJob *job, TimestampTz now)
 {
@@ -137,7 +117,7 @@ finished(JobTrack *track, ExecJob *job, TimestampTz now)
 			loop->suspend_ms = 0;
 			loop->suspend_logged_at = 0;
 			loop->run_us = (loop->run_us * 7 + (now - job->started_at)) / 8;
-			observe(job, NULL, job->ended_at);
+			job_observe(job);
 			due_answered(dispatcher->due, track->entity, job->has_look ? &job->look : NULL, now);
 			break;
 		case RUN_DROPPED:
@@ -251,7 +231,13 @@ job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 		}
 		vanished.run.outcome = RUN_DROPPED;
 		if (process_transaction(book_vanished, &vanished) && vanished.run.outcome == RUN_DONE)
-			observe(job, &vanished.run, now);
+		{
+			job->ended_at = now;
+			job->result = vanished.run.result;
+			job->sqlstate = vanished.run.sqlstate;
+			job->attempt = vanished.run.attempt;
+			job_observe(job);
+		}
 		pg_atomic_fetch_add_u64(&engine->restarts, 1);
 	}
 	/* it may have committed before it went: only the segments know */

