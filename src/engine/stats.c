@@ -110,6 +110,17 @@ begin(const char *reconciler_id)
 	return slot != NULL ? slot : make(hash, reconciler_id);
 }
 
+/*
+ * The slot, or NULL: for what an uncommitted or dropped loop may tell, of which
+ * nothing may stay.  The caller calls done().
+ */
+static LoopStats *
+begin_known(const char *reconciler_id)
+{
+	LWLockAcquire(&engine->stats.lock, LW_SHARED);
+	return find(id_hash(reconciler_id), reconciler_id);
+}
+
 static void
 done(void)
 {
@@ -178,9 +189,9 @@ stats_run(const RunObserved *run)
 void
 stats_in_flight(const char *loop_name, int change)
 {
-	LoopStats  *slot = begin(loop_name);
+	LoopStats  *slot = begin_known(loop_name);
 
-	/* the loop may have been dropped and made anew since the run began */
+	/* the slot may have been made since the run began */
 	if (slot != NULL && (change > 0 || pg_atomic_read_u32(&slot->in_flight) > 0))
 		pg_atomic_fetch_add_u32(&slot->in_flight, change);
 	done();
@@ -223,8 +234,9 @@ stats_gauges(const char *loop_name, const LoopGauges *gauges)
 void
 stats_dead_changed(const char *loop_name, int64 change)
 {
-	LoopStats  *slot = begin(loop_name);
+	LoopStats  *slot = begin_known(loop_name);
 
+	/* where there is none the number is not known: a count will find it */
 	if (slot != NULL)
 		pg_atomic_fetch_add_u64(&slot->dead, change);
 	done();

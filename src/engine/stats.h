@@ -2,8 +2,8 @@
  * stats.h
  *		What is counted of each reconciler id, in shared memory.
  *
- * One slot for each (database, reconciler id), made when something is first
- * counted of it.  Counters are atomic and rise until the server restarts, or the
+ * One slot for each (database, reconciler id), made when something that has
+ * committed is first counted of it, or its dispatcher sees the loop.  Counters are atomic and rise until the server restarts, or the
  * loop is dropped.  Nothing here ever waits for anything but the making of a
  * slot, and a reader holds up nobody.
  */
@@ -94,7 +94,7 @@ extern void stats_init(StatsTable *table, int tranche);
 
 /* All of these are about the current database. */
 extern void stats_run(const RunObserved *run);
-extern void stats_in_flight(const char *loop_name, int change);
+extern void stats_in_flight(const char *loop_name, int change); /* where there is a slot */
 extern void stats_skipped(const char *loop_name, int64 n);
 extern void stats_tally(const char *reconciler_id, Tally what);
 extern void stats_gauges(const char *loop_name, const LoopGauges *gauges);

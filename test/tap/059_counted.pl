@@ -40,4 +40,26 @@ wait_for($node, q{SELECT count(*) = 1 FROM reconcile.runs WHERE loop_name = 'orp
 is(metric('reconcile_total', '{"reconciler": "orphan"}'), 1, 'and counted, once');
 is(metric('reconcile_in_flight', '{"reconciler": "orphan"}'), 0, 'and not in flight any more');
 
+# ----------------------------------------------------------------------
+note 'loops that are rolled back, or dropped, keep no place among the counters';
+
+sql($node, q{
+	DO $$
+	BEGIN
+		FOR n IN 1 .. 1100 LOOP
+			BEGIN
+				PERFORM reconcile.create_loop('never' || n, 'app.orphan');
+				PERFORM reconcile.run_entity('never' || n, 'x');
+				INSERT INTO reconcile.entity VALUES ('never' || n, 'x', 1, 'permanent', 'RC004', '', now());
+				RAISE EXCEPTION SQLSTATE 'AP001';
+			EXCEPTION WHEN SQLSTATE 'AP001' THEN
+			END;
+		END LOOP;
+	END $$});
+make_loop($node, 'later');
+enqueue($node, 'later', 'a');
+wait_quiet($node, 'later');
+is(metric('reconcile_total', '{"reconciler": "later"}'), 1, 'a loop that is made later is counted');
+is(metric('reconcile_uncounted_total', '{}'), 0, 'and nothing was not');
+
 finish();
