@@ -10,6 +10,7 @@
 
 #include "catalog/pg_type.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 
 #include "core/access.h"
@@ -25,8 +26,11 @@ static SqlPlan plan_seen = {
 	" UNION ALL "
 	"(SELECT t.reconciler_id, false, false, false, true, false, t.epoch, t.expires_at FROM reconcile.lease t"
 	" WHERE NOT EXISTS (SELECT FROM reconcile.loop l WHERE l.loop_name OPERATOR(pg_catalog.=) t.reconciler_id)"
+	/* who may not observe all: only those that he may count for the limit */
+	" AND ($2 OR t.reconciler_id OPERATOR(pg_catalog.=) ANY (SELECT g.scope FROM reconcile.access_grant g"
+	" WHERE g.capability OPERATOR(pg_catalog.=) 'observe' AND pg_catalog.pg_has_role($3, g.role::pg_catalog.oid, 'USAGE')))"
 	" ORDER BY t.reconciler_id LIMIT $1)"
-	" ORDER BY 1", 1, {INT8OID}
+	" ORDER BY 1", 3, {INT8OID, BOOLOID, OIDOID}
 };
 
 static SqlPlan plan_dead = {
@@ -60,14 +64,17 @@ int
 sight_read(Seen **seen)
 {
 	SqlScope	scope;
-	Datum		limit = Int64GetDatum(SEEN_LEASES);
+	Datum		values[3];
 	uint64		rows;
 	Seen	   *all;
 	int			n = 0;
 	bool		complete = engine_look();
 
+	values[0] = Int64GetDatum(SEEN_LEASES);
+	values[1] = BoolGetDatum(access_allowed(CAP_OBSERVE, ""));
+	values[2] = ObjectIdGetDatum(GetUserId());
 	sql_begin(&scope);
-	rows = sql_run(&plan_seen, &limit, NULL);
+	rows = sql_run(&plan_seen, values, NULL);
 	all = MemoryContextAlloc(scope.outer, sizeof(Seen) * Max(rows, 1));
 	for (uint64 i = 0; i < rows; i++)
 		seen_from_row(i, &all[i]);

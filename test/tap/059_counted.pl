@@ -62,4 +62,18 @@ wait_quiet($node, 'later');
 is(metric('reconcile_total', '{"reconciler": "later"}'), 1, 'a loop that is made later is counted');
 is(metric('reconcile_uncounted_total', '{}'), 0, 'and nothing was not');
 
+# ----------------------------------------------------------------------
+note 'who may observe one lease sees it among any number of others';
+
+sql($node, "SELECT count(reconcile.acquire_lease('$_' || n, 'me', '1 h')) FROM generate_series(1, 600) n") for qw(a b);
+sql($node, q{
+	SELECT reconcile.acquire_lease('z', 'me', '1 h');
+	CREATE ROLE narrow; SELECT reconcile.grant_access('narrow', 'observe', 'z');
+	CREATE ROLE member IN ROLE narrow;
+	CREATE ROLE wide; SELECT reconcile.grant_access('wide', 'observe')});
+my $leases = q{SELECT string_agg(labels->>'reconciler', ' ') FROM reconcile.metrics() WHERE name = 'reconcile_lease_epoch'};
+is(sql($node, "SET ROLE narrow; $leases"), 'z', 'his lease, and no other');
+is(sql($node, "SET ROLE member; $leases"), 'z', 'as does who has his role');
+is(sql($node, q{SET ROLE wide; SELECT count(*) FROM reconcile.metrics() WHERE name = 'reconcile_lease_epoch'}), 1000, 'who may observe all gets the first of them');
+
 finish();
