@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "common/shortest_dec.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -54,10 +55,11 @@ struct Scrape
  * ----------------------------------------------------------------
  */
 
+/* Whatever the caller's extra_float_digits: a rounded bound would be another time series. */
 static char *
 float_text(double value)
 {
-	return DatumGetCString(DirectFunctionCall1(float8out, Float8GetDatum(value)));
+	return double_to_shortest_decimal(value);
 }
 
 static void

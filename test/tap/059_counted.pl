@@ -76,4 +76,11 @@ is(sql($node, "SET ROLE narrow; $leases"), 'z', 'his lease, and no other');
 is(sql($node, "SET ROLE member; $leases"), 'z', 'as does who has his role');
 is(sql($node, q{SET ROLE wide; SELECT count(*) FROM reconcile.metrics() WHERE name = 'reconcile_lease_epoch'}), 1000, 'who may observe all gets the first of them');
 
+# ----------------------------------------------------------------------
+note 'the text is the same in every session';
+
+is(sql($node, q{SET extra_float_digits = -15; SELECT string_agg(l[1], ' ')
+	FROM regexp_matches(reconcile.metrics_text(), 'duration_seconds_bucket{reconciler="later",le="([^"]*)"}', 'g') l}),
+	'0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 30 60 +Inf', 'whatever it says of digits');
+
 finish();
