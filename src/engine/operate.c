@@ -47,13 +47,19 @@ static SqlPlan plans[] = {
 		" LIMIT 1",
 		3, {TEXTOID, TIMESTAMPTZOID, BOOLOID}
 	},
-	/* what is dead is due for a fresh trigger only, and after a crash for none */
+	/*
+	 * What is dead is due for a fresh trigger only, and after a crash for none;
+	 * the deadline of a claim that was reported asks for nothing.
+	 */
 	[PLAN_ANY_DUE] = {
 		"SELECT 1 FROM reconcile.mark m WHERE m.loop_name OPERATOR(pg_catalog.=) $1"
 		" AND m.due_at OPERATOR(pg_catalog.<=) $2"
 		" AND NOT EXISTS (SELECT FROM reconcile.entity e WHERE e.loop_name OPERATOR(pg_catalog.=) m.loop_name"
 		" AND e.entity_id OPERATOR(pg_catalog.=) m.entity_id AND e.died_of IS NOT NULL"
 		" AND (e.died_of OPERATOR(pg_catalog.=) 'crash' OR m.kind OPERATOR(pg_catalog.<>) 't'))"
+		" AND (m.kind OPERATOR(pg_catalog.<>) 'c' OR EXISTS (SELECT FROM reconcile.entity e"
+		" WHERE e.loop_name OPERATOR(pg_catalog.=) m.loop_name AND e.entity_id OPERATOR(pg_catalog.=) m.entity_id"
+		" AND e.claim_epoch OPERATOR(pg_catalog.=) m.number))"
 		" LIMIT 1",
 		2, {TEXTOID, TIMESTAMPTZOID}
 	}

@@ -80,6 +80,9 @@ take_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void
 
 	if (strcmp(loop_name, facts->rules.loop_name) != 0 || strcmp(entity_id, facts->entity_id) != 0)
 		return;
+	/* the deadline of a claim that was reported asks for nothing */
+	if (ref->kind == MARK_CLAIM && !(facts->entity.claimed && facts->entity.claim.epoch == ref->number))
+		return;
 	if (facts->nmarks++ == 0 || ref->due_at < facts->due_at)
 	{
 		facts->due_at = ref->due_at;
