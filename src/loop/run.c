@@ -194,9 +194,18 @@ confine(void)
 	int			context;
 
 	GetUserIdAndSecContext(&userid, &context);
-	confined = (context & SECURITY_LOCAL_USERID_CHANGE) == 0;
+	/* it is there already where it is the caller's, or that of an earlier run of this transaction */
+	confined |= (context & SECURITY_LOCAL_USERID_CHANGE) == 0;
 	SetUserIdAndSecContext(userid, context | SECURITY_LOCAL_USERID_CHANGE);
 	guc_level = NewGUCNestLevel();
+}
+
+static void
+undo_settings(void)
+{
+	if (guc_level > 0)
+		AtEOXact_GUC(false, guc_level);
+	guc_level = 0;
 }
 
 static void
@@ -205,9 +214,7 @@ unconfine(void)
 	Oid			userid;
 	int			context;
 
-	if (guc_level > 0)
-		AtEOXact_GUC(false, guc_level);
-	guc_level = 0;
+	undo_settings();
 	if (!confined)
 		return;
 	confined = false;
@@ -219,7 +226,7 @@ unconfine(void)
 static void
 run_xact_callback(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_PRE_COMMIT)
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
 		unconfine();
 	else if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT)
 	{
@@ -468,6 +475,7 @@ ErrorData *
 run_once(LoopRun *run, Oid function, RunFacts *facts)
 {
 	ErrorData  *volatile error = NULL;
+	bool		was_confined = confined;
 
 	run->in_session = true;
 	PG_TRY();
@@ -477,12 +485,13 @@ run_once(LoopRun *run, Oid function, RunFacts *facts)
 		(void) set_config_option("search_path", NULL, PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
 		error = call_in_subtransaction(run, function, facts);
-		unconfine();
+		/* the commit may still run what the function left: deferred triggers, cursors WITH HOLD */
+		undo_settings();
 	}
 	PG_CATCH();
 	{
 		/* the abort gives back what confine() took */
-		confined = false;
+		confined = was_confined;
 		guc_level = 0;
 		run_over();
 		PG_RE_THROW();
