@@ -153,6 +153,7 @@ job_observe(const ExecJob *job)
 		.pid = job->pid
 	};
 
+	run_expected_hook();
 	run_observed_hook(&observed);
 }
 

@@ -99,9 +99,11 @@ runlog_expect(void)
 void
 runlog_add(const RunObserved *run)
 {
-	RunLog	   *log = mine();
+	int			index = engine_my_database();
+	RunLog	   *log = mapped;
 
-	if (log == NULL)
+	/* at commit nothing may be mapped any more: see runlog_expect() */
+	if (log == NULL || index < 0 || engine->databases[index].runlog != mapped_handle)
 		return;
 	LWLockAcquire(&log->lock, LW_EXCLUSIVE);
 	if (log->database == MyDatabaseId)

@@ -31,7 +31,7 @@ typedef struct RunEntry
 /* By the dispatcher, in a transaction: makes the segment of its database, or finds it. */
 extern void runlog_open(int database_index);
 
-/* Maps the segment, so that runlog_add() cannot fail. */
+/* Maps the segment: runlog_add() does not, so that it cannot fail. */
 extern void runlog_expect(void);
 
 /* Adds a run of this database; does nothing where there is no segment. */

@@ -233,8 +233,10 @@ observe(const LoopRun *run, TimestampTz ready_at, TimestampTz started_at)
 		.pid = MyProcPid
 	};
 
-	if (run_observed_hook != NULL)
-		run_observed_hook(&observed);
+	if (run_observed_hook == NULL)
+		return;
+	run_expected_hook();
+	run_observed_hook(&observed);
 }
 
 /* May the caller run the loop, as its row says now? */

@@ -169,14 +169,29 @@ result_name(RunResult result)
 	return "unknown";
 }
 
+/* Where runs go, and what is known of the caller's rights. */
+typedef struct RunSink
+{
+	ReturnSetInfo *rsinfo;
+	char		loop_name[RECONCILER_ID_MAX + 1];
+	bool		allowed;
+} RunSink;
+
 static void
 put_run(const RunEntry *entry, void *arg)
 {
-	ReturnSetInfo *rsinfo = arg;
+	RunSink    *sink = arg;
+	ReturnSetInfo *rsinfo = sink->rsinfo;
 	Datum		values[10];
 	bool		nulls[10] = {false};
 
-	if (!access_allowed(CAP_OBSERVE, entry->loop_name))
+	/* of one loop there are mostly many in a row */
+	if (strcmp(sink->loop_name, entry->loop_name) != 0)
+	{
+		strlcpy(sink->loop_name, entry->loop_name, sizeof(sink->loop_name));
+		sink->allowed = access_allowed(CAP_OBSERVE, entry->loop_name);
+	}
+	if (!sink->allowed)
 		return;
 	values[0] = CStringGetTextDatum(entry->loop_name);
 	values[1] = CStringGetTextDatum(entry->entity_id);
@@ -197,7 +212,9 @@ PG_FUNCTION_INFO_V1(reconcile_recent_runs);
 Datum
 reconcile_recent_runs(PG_FUNCTION_ARGS)
 {
+	RunSink		sink = {(ReturnSetInfo *) fcinfo->resultinfo};
+
 	InitMaterializedSRF(fcinfo, 0);
-	runlog_read(put_run, fcinfo->resultinfo);
+	runlog_read(put_run, &sink);
 	return (Datum) 0;
 }
