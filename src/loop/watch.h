@@ -69,6 +69,9 @@ extern List *watch_specs(Oid relation);
 /* The one of this loop, or NULL. */
 extern const WatchSpec *watch_spec_of(List *specs, const char *loop_name);
 
+/* The root of the tree that a partition is in; InvalidOid where its detaching was begun and not finished. */
+extern Oid	watch_root(Oid partition);
+
 /* Has the table every trigger that this watch needs there, among those given? */
 extern bool watch_is_whole(Oid relation, List *triggers, const WatchSpec *spec, bool part);
 

@@ -21,6 +21,7 @@
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/indexing.h"
+#include "catalog/partition.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
@@ -220,6 +221,14 @@ watch_specs(Oid relation)
 			specs = lappend(specs, &trigger->spec);
 	}
 	return specs;
+}
+
+Oid
+watch_root(Oid partition)
+{
+	List	   *ancestors = get_partition_ancestors(partition);
+
+	return ancestors != NIL ? llast_oid(ancestors) : InvalidOid;
 }
 
 /* Does a table need the kind?  A row trigger stands where rows are. */

@@ -16,7 +16,6 @@
 #include "postgres.h"
 
 #include "catalog/namespace.h"
-#include "catalog/partition.h"
 #include "catalog/pg_inherits.h"
 #include "commands/event_trigger.h"
 #include "fmgr.h"
@@ -107,11 +106,12 @@ follow_table(Oid relation, List *specs)
 static void
 follow(Oid relation)
 {
+	Oid			root = get_rel_relispartition(relation) ? watch_root(relation) : InvalidOid;
 	List	   *specs = NIL;
 	ListCell   *cell;
 
-	if (get_rel_relispartition(relation))
-		specs = watch_specs(llast_oid(get_partition_ancestors(relation)));
+	if (OidIsValid(root))
+		specs = watch_specs(root);
 	foreach(cell, find_all_inheritors(relation, NoLock, NULL))
 		follow_table(lfirst_oid(cell), specs);
 }

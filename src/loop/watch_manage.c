@@ -11,7 +11,6 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "catalog/catalog.h"
-#include "catalog/partition.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
@@ -55,8 +54,10 @@ refuse_table(Relation rel, int sqlstate, const char *what, const char *hint)
 static const char *
 root_hint(Oid partition)
 {
-	Oid			root = llast_oid(get_partition_ancestors(partition));
+	Oid			root = watch_root(partition);
 
+	if (!OidIsValid(root))
+		return "It is being detached: end that by ALTER TABLE ... DETACH PARTITION ... FINALIZE.";
 	return psprintf("Name the table that it is part of, \"%s\": all its partitions are watched with it.",
 					get_rel_name(root));
 }
@@ -242,8 +243,8 @@ reconcile_unwatch(PG_FUNCTION_ARGS)
 	loop_require(loop_name, &rules);
 
 	tables = lock_tables(relation, AccessExclusiveLock);
-	if (get_rel_relispartition(relation) &&
-		watch_spec_of(watch_specs(llast_oid(get_partition_ancestors(relation))), loop_name) != NULL)
+	if (get_rel_relispartition(relation) && OidIsValid(watch_root(relation)) &&
+		watch_spec_of(watch_specs(watch_root(relation)), loop_name) != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("cannot end the watch of \"%s\" alone: it is a partition", get_rel_name(relation)),
