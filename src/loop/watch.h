@@ -78,7 +78,7 @@ extern bool watch_is_whole(Oid relation, List *triggers, const WatchSpec *spec, 
 /* Makes the triggers of a watch on one table.  Locks it in ShareRowExclusiveLock. */
 extern void watch_put(Oid relation, const WatchSpec *spec, bool part);
 
-/* Drops a loop's triggers on one table, and says how many.  Locks it in AccessExclusiveLock. */
+/* Drops a loop's triggers on one table, and says how many there were.  Locks it in AccessExclusiveLock. */
 extern int	watch_remove(Oid relation, const char *loop_name);
 
 #endif							/* RECONCILE_WATCH_H */

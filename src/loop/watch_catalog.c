@@ -21,6 +21,7 @@
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/indexing.h"
+#include "catalog/objectaddress.h"
 #include "catalog/partition.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_namespace.h"
@@ -32,6 +33,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
+#include "storage/lmgr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -327,11 +329,25 @@ watch_put(Oid relation, const WatchSpec *spec, bool part)
 	CommandCounterIncrement();
 }
 
-/* Drops those of the loop, whatever the caller's rights on their tables are. */
+static bool
+trigger_exists(Oid trigger)
+{
+	Relation	rel = table_open(TriggerRelationId, AccessShareLock);
+	bool		exists = HeapTupleIsValid(get_catalog_object_by_oid(rel, Anum_pg_trigger_oid, trigger));
+
+	table_close(rel, AccessShareLock);
+	return exists;
+}
+
+/*
+ * Drops those of the loop, whatever the caller's rights on their tables are, and
+ * says how many there were.  The table is locked before the trigger, as all
+ * others do; one that we waited for may have dropped them.
+ */
 static int
 drop_triggers(List *triggers, const char *loop_name)
 {
-	int			dropped = 0;
+	int			found = 0;
 	ListCell   *cell;
 
 	foreach(cell, triggers)
@@ -341,13 +357,16 @@ drop_triggers(List *triggers, const char *loop_name)
 
 		if (strcmp(trigger->spec.loop_name, loop_name) != 0)
 			continue;
+		found++;
+		LockRelationOid(trigger->relation, AccessExclusiveLock);
+		if (!trigger_exists(trigger->oid))
+			continue;
 		ObjectAddressSet(address, TriggerRelationId, trigger->oid);
 		performDeletion(&address, DROP_RESTRICT, 0);
-		dropped++;
 	}
-	if (dropped > 0)
+	if (found > 0)
 		CommandCounterIncrement();
-	return dropped;
+	return found;
 }
 
 int
