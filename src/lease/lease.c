@@ -46,9 +46,13 @@
 #include "fence/fence.h"
 #include "lease/lease.h"
 
-/* Two grants conflict, a grant and a renewal conflict, two renewals do not. */
+/*
+ * Two grants conflict, a grant and a renewal conflict, two renewals do not; and
+ * RowExclusiveLock conflicts with the renewals alone.
+ */
 #define GRANT_MODE			ShareUpdateExclusiveLock
 #define HOLDER_MODE			ShareLock
+#define AGAINST_HOLDER		RowExclusiveLock
 
 #define HISTORY_TERMS		1000
 #define HISTORY_DAYS		90
@@ -320,14 +324,22 @@ row_writer(const char *reconciler_id)
 	return writer;
 }
 
-/* Ends the session that has an uncommitted renewal or release of the id. */
+/*
+ * Ends the session that has an uncommitted renewal or release of the id.  Who
+ * does not hold the lease lock himself names it: it may be held by a grant,
+ * which has the row too and is no lapsed term's; but not while a renewal waits
+ * with it for the row.  Asked in this order, as a grant may begin in between.
+ */
 static void
-terminate_writer(const char *reconciler_id)
+terminate_writer(const char *reconciler_id, const LOCKTAG *lease_lock)
 {
 	TransactionId writer = row_writer(reconciler_id);
 	LOCKTAG		tag;
 
 	if (!TransactionIdIsValid(writer))
+		return;
+	if (lease_lock != NULL &&
+		!VirtualTransactionIdIsValid(*GetLockConflicts(lease_lock, AGAINST_HOLDER, NULL)))
 		return;
 	SET_LOCKTAG_TRANSACTION(tag, writer);
 	fence_terminate(&tag, ShareLock, reconciler_id);
@@ -484,7 +496,7 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	if (LockAcquire(&tag, GRANT_MODE, false, true) == LOCKACQUIRE_NOT_AVAIL)
 	{
 		if (past_grace(exists, lease))
-			terminate_writer(reconciler_id);
+			terminate_writer(reconciler_id, &tag);
 		return LEASE_BUSY;
 	}
 
@@ -517,7 +529,7 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 		if (outcome == LEASE_DRAINING && past_grace(exists, lease))
 			fence_terminate_holders(reconciler_id);
 		else if (outcome == LEASE_BUSY && past_grace(exists, lease))
-			terminate_writer(reconciler_id);
+			terminate_writer(reconciler_id, NULL);
 		if (fenced)
 			fence_unlock_exclusive(reconciler_id);
 		LockRelease(&tag, GRANT_MODE, false);

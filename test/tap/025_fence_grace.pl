@@ -133,6 +133,19 @@ is(count_ended(), 2, 'one more session was ended');
 abandon($leader);
 
 # ---------------------------------------------------------------------------
+# A grant in progress is no lapsed term's: another candidate waits for it
+
+$node->safe_psql('postgres', "SELECT reconcile.acquire_lease('candidates', 'old', '1 ms')");
+lapse('candidates');
+my $first = $node->background_psql('postgres');
+$first->query_safe("BEGIN; SELECT reconcile.acquire_lease('candidates', 'first', '1 min')");
+is($node->safe_psql('postgres', "SELECT reconcile.try_acquire_lease('candidates', 'second') IS NULL"), 't', 'a candidate is refused while another is granted the term');
+is(count_ended(), 2, 'and does not end it');
+$first->query_safe('COMMIT');
+is($node->safe_psql('postgres', "SELECT holder_id, epoch FROM reconcile.leases WHERE reconciler_id = 'candidates'"), 'first|2', 'which leads when it has committed');
+$first->quit;
+
+# ---------------------------------------------------------------------------
 # A server process that cannot take the signal is not minted over
 
 $leader = leader_past_its_term('stopped');
