@@ -92,6 +92,26 @@ SELECT command, code FROM unnest(ARRAY['RESET ROLE', 'SET ROLE NONE', 'SET SESSI
     refusal(format($$SELECT reconcile.apply_fenced('store', 'a', 6, %L)$$, jsonb_build_object('run', command)));
 SELECT current_user = session_user AS as_before, current_setting('search_path');
 
+-- and nothing of it waits for COMMIT, when the session is the writer's again
+CREATE TABLE repo_test_owner.later (as_role name);
+GRANT ALL ON repo_test_owner.later TO repo_test_owner;
+SET SESSION AUTHORIZATION repo_test_owner;
+CREATE FUNCTION repo_test_owner.later() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO repo_test_owner.later VALUES (current_user);
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER later AFTER INSERT ON repo_test_owner.kept DEFERRABLE INITIALLY IMMEDIATE
+    FOR EACH ROW WHEN (NEW.entity = 'later') EXECUTE FUNCTION repo_test_owner.later();
+RESET SESSION AUTHORIZATION;
+SELECT statement, code, message FROM unnest(ARRAY['SET CONSTRAINTS repo_test_owner.later DEFERRED; INSERT INTO kept (entity) VALUES (''later'')',
+    'DECLARE held CURSOR WITH HOLD FOR SELECT 1', 'CREATE TEMP TABLE mine ()']) statement,
+    refusal(format($$SELECT reconcile.apply_fenced('store', 'a', 6, %L)$$, jsonb_build_object('run', statement)));
+SELECT * FROM repo_test_owner.later;
+SELECT reconcile.apply_fenced('store', 'later', 6, '0');
+SELECT * FROM repo_test_owner.later;
+DROP TRIGGER later ON repo_test_owner.kept;
+
 -- It may write other entities, and not the one that it is called for.
 SELECT reconcile.apply_fenced('store', 'a', 6, jsonb_build_object('run', $$SELECT reconcile.apply_fenced('store', 'x', 6, '"by a"')$$));
 SELECT last_epoch, revision FROM reconcile.resources WHERE entity_id = 'x';

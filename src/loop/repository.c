@@ -214,6 +214,7 @@ call_as_owner(const LoopRules *rules, Oid function, const char *entity_id, Jsonb
 	const char *path = owner_path(rules->owner);
 	Oid			userid;
 	int			context;
+	int			confined;
 	int			guc_level;
 
 	fmgr_info(function, &flinfo);
@@ -224,7 +225,11 @@ call_as_owner(const LoopRules *rules, Oid function, const char *entity_id, Jsonb
 	fcinfo->args[1].isnull = false;
 
 	GetUserIdAndSecContext(&userid, &context);
-	SetUserIdAndSecContext(rules->owner, context | SECURITY_LOCAL_USERID_CHANGE);
+	confined = context | SECURITY_LOCAL_USERID_CHANGE;
+	/* what it left for COMMIT, a deferred trigger or a held cursor, would run as the session */
+	if (GetAuthenticatedUserId() != rules->owner)
+		confined |= SECURITY_RESTRICTED_OPERATION;
+	SetUserIdAndSecContext(rules->owner, confined);
 	guc_level = NewGUCNestLevel();
 	(void) set_config_option("search_path", path, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	PushActiveSnapshot(GetTransactionSnapshot());

@@ -22,6 +22,9 @@ sub keeper
 	SELECT reconcile.grant_access('keeper', 'define');
 	SET SESSION AUTHORIZATION keeper;
 	CREATE TABLE app.kept (entity text PRIMARY KEY, mutation jsonb, as_role name DEFAULT current_user);
+	CREATE TABLE app.deferred (as_role name);
+	CREATE FUNCTION app.note_deferred() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO app.deferred VALUES (current_user); RETURN NULL; END';
+	CREATE CONSTRAINT TRIGGER deferred AFTER INSERT ON app.kept DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.entity = 'deferred') EXECUTE FUNCTION app.note_deferred();
 	CREATE FUNCTION app.keep(entity_id text, mutation jsonb) RETURNS void LANGUAGE plpgsql AS $$
 	BEGIN
 		INSERT INTO app.kept VALUES (entity_id, mutation) ON CONFLICT (entity) DO UPDATE SET mutation = EXCLUDED.mutation, as_role = current_user;
@@ -53,6 +56,11 @@ enqueue($node, 'keeping', 'a');
 wait_for($node, q{EXISTS (SELECT FROM app.kept)}, 'what a run writes goes to the repository');
 is(kept(), 'a {"try": 1} keeper', 'as the owner of the loop');
 is(seen('keeping'), 'a 1 1 {}', 'and its epoch is recorded');
+
+enqueue($node, 'keeping', 'deferred');
+wait_for($node, q{EXISTS (SELECT FROM app.deferred)}, 'what it defers comes at the commit of the run');
+is(sql($node, 'SELECT as_role FROM app.deferred'), 'keeper', 'as the owner of the loop, whose session it is');
+sql($node, q{DELETE FROM app.kept WHERE entity = 'deferred'; DELETE FROM reconcile.resource WHERE entity_id = 'deferred'});
 
 enqueue($node, 'keeping', 'bad');
 wait_for($node, q{(SELECT state = 'retrying' FROM reconcile.work WHERE entity_id = 'bad')}, 'a run whose write is not kept fails');
