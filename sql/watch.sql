@@ -108,6 +108,18 @@ SELECT * FROM watch_app.marked();
 SELECT reconcile.watch('fleet', 'watch_app.device', 'id');
 INSERT INTO watch_app.device (id) VALUES (repeat('x', 512)), (repeat('y', 513)), (repeat('z', 600)), ('good');
 SELECT loop_name, left(entity_id, 20), marks FROM watch_app.marked();
+-- where the name means another table by the end of the command, that one's watch stays
+BEGIN;
+CREATE SCHEMA watch_other;
+CREATE TABLE watch_other.device (id text);
+CREATE FUNCTION watch_other.elsewhere() RETURNS event_trigger LANGUAGE plpgsql AS
+    $$BEGIN PERFORM set_config('search_path', 'watch_app', true); END$$;
+CREATE EVENT TRIGGER before_reconcile_watch ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION watch_other.elsewhere();
+SET LOCAL search_path = watch_other;
+ALTER TABLE device RENAME COLUMN id TO device_id;
+SELECT DISTINCT relation::oid::regclass::text, entity_column FROM reconcile.watch_triggers() WHERE loop_name = 'fleet' AND relation = 'watch_app.device'::regclass;
+ROLLBACK;
+
 -- a column that is renamed is watched under its new name
 ALTER TABLE watch_app.device RENAME COLUMN id TO device_id;
 UPDATE watch_app.device SET want = 'z' WHERE device_id IN ('d1', 'd2');

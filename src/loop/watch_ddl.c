@@ -223,6 +223,10 @@ follow_rename(const RenameStmt *statement)
 		List	   *seen = NIL;
 		ListCell   *trigger_cell;
 
+		/* the name may mean another table by now, whose columns are as they were */
+		if (get_attnum(relation, statement->subname) != InvalidAttrNumber ||
+			get_attnum(relation, statement->newname) == InvalidAttrNumber)
+			continue;
 		foreach(trigger_cell, watch_triggers(relation))
 		{
 			WatchTrigger *trigger = lfirst(trigger_cell);
