@@ -8,7 +8,7 @@
  * its function) is checked only where the call sets it: a loop whose function
  * is gone can still be paused, altered and dropped.
  *
- * Locks: the loop's row, in alter_loop() and drop_loop(), before anything else.
+ * Locks: the loop's row, in alter_loop(), drop_loop() and watch(), before anything else.
  */
 #include "postgres.h"
 
@@ -55,6 +55,7 @@ enum
 	PLAN_READ,
 	PLAN_READ_ALL,
 	PLAN_LOCK,
+	PLAN_HOLD,
 	PLAN_INSERT,
 	PLAN_UPDATE,
 	PLAN_DELETE,
@@ -79,7 +80,11 @@ static SqlPlan plans[] = {
 		1, {OIDOID}
 	},
 	[PLAN_LOCK] = {
-		"SELECT " LOOP_COLUMNS " FROM reconcile.loop WHERE loop_name OPERATOR(pg_catalog.=) $1 FOR UPDATE",
+		"SELECT " LOOP_COLUMNS " FROM reconcile.loop WHERE loop_name OPERATOR(pg_catalog.=) $1 FOR NO KEY UPDATE",
+		1, {TEXTOID}
+	},
+	[PLAN_HOLD] = {
+		"SELECT " LOOP_COLUMNS " FROM reconcile.loop WHERE loop_name OPERATOR(pg_catalog.=) $1 FOR KEY SHARE",
 		1, {TEXTOID}
 	},
 	[PLAN_INSERT] = {
@@ -193,6 +198,15 @@ void
 loop_require(const char *loop_name, LoopRules *rules)
 {
 	if (!loop_read(loop_name, rules))
+		undefined_loop(loop_name);
+}
+
+void
+loop_hold(const char *loop_name)
+{
+	LoopRules	rules;
+
+	if (!read_one(PLAN_HOLD, loop_name, &rules))
 		undefined_loop(loop_name);
 }
 

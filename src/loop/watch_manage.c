@@ -193,7 +193,6 @@ reconcile_watch(PG_FUNCTION_ARGS)
 	Oid			relation;
 	List	   *tables;
 	ListCell   *cell;
-	LoopRules	rules;
 	Relation	rel;
 	bool		replaces;
 
@@ -207,7 +206,7 @@ reconcile_watch(PG_FUNCTION_ARGS)
 	spec.entity_column = pstrdup(NameStr(*PG_GETARG_NAME(2)));
 	spec.columns = columns_arg(fcinfo, 3);
 	access_require(CAP_DEFINE, spec.loop_name);
-	loop_require(spec.loop_name, &rules);
+	loop_hold(spec.loop_name);
 
 	replaces = watch_spec_of(watch_specs(relation), spec.loop_name) != NULL;
 	tables = lock_tables(relation, replaces ? AccessExclusiveLock : ShareRowExclusiveLock);
