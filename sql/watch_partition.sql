@@ -65,6 +65,20 @@ SELECT * FROM watch_part.marked();
 -- A row that moves: old and new value, compared in pairs
 UPDATE watch_part.device SET region = 'b', id = id || '!' WHERE id IN ('a1', 'c3');
 SELECT * FROM watch_part.marked();
+-- What a MERGE moves is for the triggers of DELETE and INSERT, which the server fires only for a MERGE that has these actions
+BEGIN;
+INSERT INTO watch_part.device VALUES ('moved', 'a');
+SELECT * FROM watch_part.marked();
+MERGE INTO watch_part.device d USING (VALUES ('moved')) AS s (id) ON d.id = s.id
+    WHEN MATCHED THEN UPDATE SET region = 'b';
+SELECT * FROM watch_part.marked();
+MERGE INTO watch_part.device d USING (VALUES ('moved')) AS s (id) ON d.id = s.id
+    WHEN MATCHED AND d.have = 'no' THEN DELETE WHEN MATCHED THEN UPDATE SET region = 'a';
+SELECT * FROM watch_part.marked();
+MERGE INTO watch_part.device d USING (VALUES ('moved')) AS s (id) ON d.id = s.id
+    WHEN MATCHED THEN UPDATE SET region = 'b' WHEN NOT MATCHED THEN INSERT (id, region) VALUES (s.id, 'b');
+SELECT * FROM watch_part.marked();
+ROLLBACK;
 -- one that is not let in is gone from where it was
 CREATE FUNCTION watch_part.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN CASE WHEN NEW.id LIKE 'a%' THEN NULL ELSE NEW END; END $$;
 INSERT INTO watch_part.device VALUES ('a2', 'a', 'w'), ('d2', 'a', 'w'), ('e2', 'a', 'w');
