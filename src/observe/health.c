@@ -312,6 +312,21 @@ check_dead(Health *health)
 	}
 }
 
+/* Since the server started: who looks hours later is to see it still. */
+static void
+check_values(Health *health)
+{
+	for_each_loop(health, seen)
+	{
+		uint64		bad = seen->stats.tallies[TALLY_BAD_VALUE];
+
+		if (bad > 0)
+			warn(health, psprintf(UINT64_FORMAT " statements on tables that loop \"%s\" watches had a value that is no entity id, since the server started",
+								  bad, seen->reconciler_id),
+				 "An entity id is at most 512 bytes: see the server log. Each such statement marked the empty id instead.");
+	}
+}
+
 /* Is it among the loops that the caller may observe? */
 static bool
 may_see(const Health *health, const char *loop_name)
@@ -470,6 +485,7 @@ static const Check checks[] = {
 	{"leaders", check_leaders, "every loop with a lease has a leader"},
 	{"overdue", check_overdue, "nothing has been due for a minute"},
 	{"dead", check_dead, "no entity is dead"},
+	{"values", check_values, "all values of watched columns were entity ids"},
 	{"watches", check_watches, "all watched tables have their triggers"},
 	{"fences", check_fences, "nobody uses a term that is over"},
 	{"prepared", check_prepared, "no prepared transaction has held marks for a minute"},

@@ -230,6 +230,8 @@ is(results($node, 'writes'), '2 0 0 0', 'and does not run again for it');
 $node->psql('postgres', q{INSERT INTO app.device VALUES (repeat('x', 600))}, stderr => \my $stderr);
 expect_log(qr/WARNING:  a value of column "id" of "device" is no entity id/);
 is(metric($node, 'reconcile_bad_values_total', 'writes'), 1, 'a value that is no entity id is counted');
+is(sql($node, q{SELECT status, substring(detail FROM '^[0-9]+ statements on tables that loop "[a-z]+"') FROM reconcile.health WHERE check_name = 'values'}),
+	'warn|1 statements on tables that loop "writes"', 'and shown by health');
 sql($node, q{SELECT reconcile.acquire_lease('mine', 'a', '1 h'); SELECT reconcile.release_lease('mine', 'a', 1); SELECT reconcile.acquire_lease('mine', 'b', '1 h')});
 is(sql($node, q{SELECT reconcile.apply_fenced('mine', 'e', 2, '{}'), reconcile.apply_fenced('mine', 'e', 1, '{}')}), 't|f', 'a stale write is refused');
 is(sql($node, q{SELECT string_agg(accepted::text, ' ') FROM reconcile.apply_fenced_many('mine', '{e,f}', 1, ARRAY['{}', '{}']::jsonb[])}), 'false false', 'so are two at once');
