@@ -19,7 +19,7 @@ devices = 0
 
 
 def worker(host, **settings):
-    return kit.Client(command, folder, **{"PGHOST": host, "PGPORT": "5432", "PGUSER": "fleet_worker", "FLEET_TTL": "0.6",
+    return kit.Client(command, folder, **{"PGHOST": host, "PGPORT": "5432", "PGUSER": "fleet_worker", "FLEET_TTL": "2",
                                           "FLEET_POLL": "0.1", "FLEET_INSTALL": "0.01", **settings})
 
 

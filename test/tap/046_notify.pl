@@ -38,9 +38,10 @@ sql($node, q{SELECT reconcile.enqueue_many('outside', ARRAY(SELECT 'e' || n FROM
 is(heard(), 'another outside', 'many entities of one commit are one message for each loop');
 enqueue($node, 'outside', 'a');
 is(heard(), 'outside', 'a new trigger of an entity that waits is news: somebody may have it in hand');
-sql($node, q{SELECT reconcile.enqueue('outside', 'late', '400 ms')});
+sql($node, q{SELECT reconcile.enqueue('outside', 'late', '1 hour')});
 is(heard(), '', 'what is due later is no news');
-wait_for($node, q{SELECT state = 'ready' FROM reconcile.work WHERE entity_id = 'late'}, 'until it is due');
+sql($node, q{SELECT reconcile.enqueue('outside', 'soon', '400 ms')});
+wait_for($node, q{SELECT state = 'ready' FROM reconcile.work WHERE entity_id = 'soon'}, 'until it is due');
 is(heard(), 'outside', 'and then it is');
 sql($node, q{BEGIN; SELECT reconcile.enqueue('outside', 'undone'); ROLLBACK});
 is(heard(), '', 'what is rolled back never was');
