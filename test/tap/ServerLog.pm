@@ -22,9 +22,10 @@ my $always_expected = qr/FATAL:\ \ (?:
 		|not\ yet\ accepting\ connections|not\ accepting\ connections)
 	|terminating\ walreceiver\ process\ due\ to\ administrator\ command)/x;
 
-# A process of ours that a fast shutdown meets in the midst of a transaction.
+# A process of ours that a fast shutdown meets in the midst of a transaction, and
+# a session whose client has just gone.
 my $expected_while_stopping =
-  qr/FATAL:  terminating background worker "reconcile [^"]*" due to administrator command/;
+  qr/FATAL:  terminating (?:background worker "reconcile [^"]*"|connection) due to administrator command/;
 
 sub _suspicious
 {
