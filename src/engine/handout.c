@@ -134,7 +134,7 @@ finished(JobTrack *track, ExecJob *job, TimestampTz now)
 					   job->claimed_until != 0 ? job->claimed_until : clock_add_ms(now, BUSY_LOOK_MS), now);
 			break;
 		case RUN_NO_FUNCTION:
-			if (job->entity_id[0] == '\0' && job->rules.lister[0] != '\0')
+			if (loop_is_resync(&job->rules, job->entity_id))
 			{
 				lister_gone(track, now);
 				break;

@@ -262,6 +262,7 @@ ask(int database_index, const char *loop_name, int wanted, TimestampTz give_up, 
 	strlcpy(request->loop_name, loop_name, sizeof(request->loop_name));
 	request->wanted = wanted;
 	request->n = 0;
+	request->used = 0;
 	request->abandoned = false;
 	SpinLockAcquire(&request->mutex);
 	request->number++;
@@ -291,11 +292,11 @@ static ClaimCandidate *
 take_answer(void)
 {
 	ClaimCandidate *candidates = palloc(sizeof(ClaimCandidate) * Max(request->n, 1));
-	char	   *copy = palloc(LEND_REPLY);
+	char	   *copy = palloc(request->used);
 	char	   *place = copy;
 
 	reserve(request->n);
-	memcpy(copy, request->reply, LEND_REPLY);
+	memcpy(copy, request->reply, request->used);
 	for (int i = 0; i < request->n; i++)
 	{
 		LendItem   *item = (LendItem *) place;

@@ -189,7 +189,7 @@ first_for_workers(const DispatchLoop *loop)
 	DueEntity  *entity = due_first(loop->due);
 
 	/* the resync of a loop with a lister is not theirs */
-	if (entity != NULL && entity->entity_id[0] == '\0' && loop->rules.lister[0] != '\0')
+	if (entity != NULL && loop_is_resync(&loop->rules, entity->entity_id))
 		entity = due_after(entity);
 	return entity;
 }
@@ -210,10 +210,10 @@ note_track(DispatchLoop *loop, DueEntity *entity, int lent)
 
 /* Lends one; false: nothing more is ready, or there is no room. */
 static bool
-lend_one(LendRequest *request, DispatchLoop *loop, Size *used, TimestampTz now)
+lend_one(LendRequest *request, DispatchLoop *loop, TimestampTz now)
 {
 	DueEntity  *entity = first_for_workers(loop);
-	LendItem   *item = (LendItem *) ((char *) request->reply + *used);
+	LendItem   *item = (LendItem *) ((char *) request->reply + request->used);
 	MarkRef    *list;
 	Size		size;
 	int			nmarks;
@@ -223,7 +223,7 @@ lend_one(LendRequest *request, DispatchLoop *loop, Size *used, TimestampTz now)
 		return false;
 	size = MAXALIGN(offsetof(LendItem, marks) + sizeof(MarkRef) * Min(entity->nmarks, DUE_LIST_MAX) +
 					strlen(entity->entity_id) + 1);
-	if (*used + size > LEND_REPLY || (lent = take_lent()) < 0)
+	if (request->used + size > LEND_REPLY || (lent = take_lent()) < 0)
 		return false;
 
 	due_take(dispatcher->due, entity, now, DUE_LIST_MAX, &list, &nmarks);
@@ -235,7 +235,7 @@ lend_one(LendRequest *request, DispatchLoop *loop, Size *used, TimestampTz now)
 	pfree(list);
 	note_track(loop, entity, lent);
 	request->n++;
-	*used += size;
+	request->used += size;
 	return true;
 }
 
@@ -243,13 +243,13 @@ static void
 fill_answer(LendRequest *request, TimestampTz now)
 {
 	DispatchLoop *loop = dispatcher_find_loop(request->loop_name);
-	Size		used = 0;
 
 	request->n = 0;
+	request->used = 0;
 	request->next_due = DT_NOEND;
 	if (loop == NULL || !loop->rules.enabled || loop->rules.paused)
 		return;
-	while (request->n < request->wanted && lend_one(request, loop, &used, now))
+	while (request->n < request->wanted && lend_one(request, loop, now))
 		;
 	request->next_due = first_for_workers(loop) != NULL ? DT_NOBEGIN : due_loop_next(loop->due);
 	/* what is in flight may come back */

@@ -38,6 +38,7 @@ typedef struct LendRequest
 	int			wanted;
 	TimestampTz next_due;
 	int			n;				/* items in the reply */
+	Size		used;			/* and their bytes */
 	int64		reply[LEND_REPLY / sizeof(int64)];	/* LendItem, one after the other */
 } LendRequest;
 

@@ -47,13 +47,6 @@ gives_work(const LoopRules *rules)
 	return rules->enabled && !rules->paused;
 }
 
-/* Is the entity the resync of a loop with a lister?  That is the engine's. */
-static bool
-is_resync(const LoopRules *rules, const char *entity_id)
-{
-	return entity_id[0] == '\0' && rules->lister[0] != '\0';
-}
-
 /* ----------------------------------------------------------------
  * Without a dispatcher: a scan of all marks
  * ----------------------------------------------------------------
@@ -72,7 +65,7 @@ add_mark(const char *loop_name, const char *entity_id, const MarkRef *ref, void 
 {
 	Search	   *search = arg;
 
-	if (strcmp(loop_name, search->rules->loop_name) == 0 && !is_resync(search->rules, entity_id))
+	if (strcmp(loop_name, search->rules->loop_name) == 0 && !loop_is_resync(search->rules, entity_id))
 		due_add(search->due, search->loop, entity_id, ref, search->now);
 }
 

@@ -41,6 +41,13 @@ loop_leads(const LoopRules *rules)
 	return rules->lease_ttl_ms > 0 && rules->reconciler[0] != '\0';
 }
 
+/* Is it the empty id in a loop with a lister?  Its run calls that, and is the engine's. */
+static inline bool
+loop_is_resync(const LoopRules *rules, const char *entity_id)
+{
+	return entity_id[0] == '\0' && rules->lister[0] != '\0';
+}
+
 /* Reads one loop with the newest snapshot; false: there is none of that name. */
 extern bool loop_read(const char *loop_name, LoopRules *rules);
 

@@ -327,16 +327,10 @@ run_require_owner(const LoopRules *rules)
 				 errhint("Its functions run as the session's user: connect as the owner.")));
 }
 
-bool
-run_is_resync(const LoopRun *run)
-{
-	return run->entity_id[0] == '\0' && run->rules->lister[0] != '\0';
-}
-
 static void
 call_function(const LoopRun *run, Oid function, RunFacts *facts)
 {
-	if (run_is_resync(run))
+	if (loop_is_resync(run->rules, run->entity_id))
 		lister_run(run->rules);
 	else
 		call_reconciler(run, function, facts);
@@ -361,7 +355,7 @@ run_decide(const LoopRun *run, const RunFacts *facts)
 	LoopRules	rules;
 	RunDecision decision;
 
-	if (!run_is_resync(run))
+	if (!loop_is_resync(run->rules, run->entity_id))
 		return decide_run(run->rules, facts);
 	rules = *run->rules;
 	/* nobody else would notice that an entity was never listed again */
@@ -567,7 +561,7 @@ run_execute(LoopRun *run)
 	facts.failures = entity.dead ? 0 : entity.failures;
 	run->attempt = facts.failures + 1;
 
-	which = run_is_resync(run) ? LOOP_LISTER : LOOP_RECONCILER;
+	which = loop_is_resync(run->rules, run->entity_id) ? LOOP_LISTER : LOOP_RECONCILER;
 	function = loop_resolve_function(which, loop_function(rules, which));
 	if (!OidIsValid(function) || loop_function_problem(function, rules->owner) != LOOP_FUNCTION_OK)
 	{

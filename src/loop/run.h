@@ -101,9 +101,6 @@ extern RunDecision run_decide(const LoopRun *run, const RunFacts *facts);
 /* 42501 unless the current role is the loop's owner, as whom its functions run in a session. */
 extern void run_require_owner(const LoopRules *rules);
 
-/* Is it the run of the empty id in a loop with a lister?  It calls that. */
-extern bool run_is_resync(const LoopRun *run);
-
 /* The run in progress in this backend, until its transaction is over; NULL outside one. */
 extern const LoopRun *run_current(void);
 

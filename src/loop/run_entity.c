@@ -35,7 +35,7 @@ static const char *const result_name[] = {
 static Oid
 function_of(const LoopRun *run)
 {
-	LoopFunction which = run_is_resync(run) ? LOOP_LISTER : LOOP_RECONCILER;
+	LoopFunction which = loop_is_resync(run->rules, run->entity_id) ? LOOP_LISTER : LOOP_RECONCILER;
 	const char *signature = loop_function(run->rules, which);
 	Oid			function;
 

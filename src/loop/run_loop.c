@@ -272,6 +272,7 @@ run_next(Session *session, DueLoop *loop)
 	MarkRef    *marks;
 	int			nmarks;
 	DueEntity  *entity;
+	bool		resync;
 
 	if (session->left <= 0 || !still_leads(session))
 		return false;
@@ -285,6 +286,7 @@ run_next(Session *session, DueLoop *loop)
 		return false;
 	due_take(session->due, entity, session->now, PG_INT32_MAX, &marks, &nmarks);
 
+	resync = loop_is_resync(&rules, entity->entity_id);
 	run.rules = &rules;
 	run.entity_id = entity->entity_id;
 	run.marks = marks;
@@ -304,7 +306,7 @@ run_next(Session *session, DueLoop *loop)
 			session->left--;
 			observe(&run, entity->due_at, started_at);
 		}
-		if (run_is_resync(&run))
+		if (resync)
 		{
 			session->resynced = true;
 			if (run.outcome == RUN_DONE && run.result == RESULT_SUCCESS)
@@ -318,9 +320,9 @@ run_next(Session *session, DueLoop *loop)
 		ereport(WARNING,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
 				 errmsg("loop \"%s\" cannot run: its function \"%s\" is gone, or its owner may not call it",
-						rules.loop_name, run_is_resync(&run) ? rules.lister : rules.reconciler),
+						rules.loop_name, resync ? rules.lister : rules.reconciler),
 				 errhint("Define the function again, or change the loop with reconcile.alter_loop().")));
-	return (run.outcome != RUN_NO_FUNCTION || run_is_resync(&run)) && run.outcome != RUN_NOT_LEADER;
+	return (run.outcome != RUN_NO_FUNCTION || resync) && run.outcome != RUN_NOT_LEADER;
 }
 
 static void

@@ -120,7 +120,7 @@ capture(Facts *facts)
 	const LoopRules *rules = &facts->rules;
 	Snapshot	snapshot;
 
-	facts->which = facts->entity_id[0] == '\0' && rules->lister[0] != '\0' ? LOOP_LISTER : LOOP_RECONCILER;
+	facts->which = loop_is_resync(rules, facts->entity_id) ? LOOP_LISTER : LOOP_RECONCILER;
 	facts->executor = runs_find(rules->loop_name, facts->entity_id, &facts->running_since);
 	facts->session = facts->executor == 0 ? run_of_session(rules->loop_name, facts->entity_id) : 0;
 	facts->now = clock_now();
