@@ -3,7 +3,8 @@
 #   make && make install
 #   mkdir build && cd build && make -f ../Makefile
 #
-# PG_CONFIG chooses the server; `make WERROR=` lets warnings pass.
+# PG_CONFIG chooses the server; `make WERROR=` lets warnings pass; TESTPOINTS=1
+# makes a library, for tests alone, that can be held at given places.
 
 PG_CONFIG ?= pg_config
 WERROR = -Werror
@@ -33,6 +34,7 @@ OBJS = \
 	src/core/tally.o \
 	src/core/wake.o \
 	src/core/subxact.o \
+	$(if $(TESTPOINTS),src/core/testpoint.o) \
 	src/lease/lease.o \
 	src/lease/lease_sql.o \
 	src/fence/fence.o \
@@ -113,7 +115,8 @@ ifeq ($(strip $(DOCS)),)
 undefine DOCS
 endif
 
-PG_CPPFLAGS = -I$(SRCROOT)/src -DRECONCILE_VERSION='"$(EXTVERSION)"'
+PG_CPPFLAGS = -I$(SRCROOT)/src -DRECONCILE_VERSION='"$(EXTVERSION)"' \
+	$(if $(TESTPOINTS),-DRECONCILE_TESTPOINTS)
 
 # The server's own flags bring -Wdeclaration-after-statement, -Wvla and
 # -Wmissing-prototypes. Clang is handed flags that were chosen for gcc, so it

@@ -86,14 +86,16 @@ copy_checkout() {
     fi
 }
 
-# build_extension SOURCE BUILD DESTDIR PG_CONFIG CC: compiles in BUILD (which
-# may be SOURCE) and installs below DESTDIR; an empty DESTDIR installs nothing.
+# build_extension SOURCE BUILD DESTDIR PG_CONFIG CC [VARIABLE=VALUE...]: compiles
+# in BUILD (which may be SOURCE) and installs below DESTDIR; an empty DESTDIR
+# installs nothing. The variables are for make.
 build_extension() {
     local source=$1 build=$2 destdir=$3 pg_config=$4 cc=$5
-    local make=(make -s -O -f "$source/Makefile" "PG_CONFIG=$pg_config" "CC=$cc")
+    local make=(make -s -O)
 
     # Run in its own folder, so that PGXS takes it as an in-place build.
-    [[ $source == "$build" ]] && make=(make -s -O "PG_CONFIG=$pg_config" "CC=$cc")
+    [[ $source == "$build" ]] || make+=(-f "$source/Makefile")
+    make+=("PG_CONFIG=$pg_config" "CC=$cc" "${@:6}")
 
     mkdir -p "$build"
     (cd "$build" && "${make[@]}" -j "$(nproc)" all) || return

@@ -31,6 +31,7 @@
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/guc.h"
+#include "core/testpoint.h"
 #include "engine/engine.h"
 #include "engine/process.h"
 #include "engine/shmem.h"
@@ -174,7 +175,11 @@ run_in_transaction(LoopRun *run, volatile bool *locked)
 			run_execute(run);
 		PopActiveSnapshot();
 		if (*locked && (run->outcome == RUN_DONE || run->outcome == RUN_DROPPED))
+		{
+			TEST_POINT("executor-before-commit");
 			CommitTransactionCommand();
+			TEST_POINT("executor-after-commit");
+		}
 		else
 			AbortCurrentTransaction();
 	}

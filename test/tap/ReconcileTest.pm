@@ -12,6 +12,8 @@
 #   RECONCILE_CONF        file with the settings by which a server finds and
 #                         preloads the extension
 #   RECONCILE_DESTDIR     where the extension is installed
+#   RECONCILE_TESTPOINTS_CONF, RECONCILE_TESTPOINTS_DESTDIR
+#                         the same for the library with test points
 #   RECONCILE_SOURCE      the copy of the checkout
 #   RECONCILE_PG_VERSION  15, 17 or 18
 
@@ -36,6 +38,7 @@ my @expected;
 #
 #   conf => TEXT           added to postgresql.conf, after all else
 #   allows_streaming => 1  as in PostgreSQL::Test::Cluster::init
+#   test_points => 1       the library that TestPoints.pm can hold
 #   preload => 0           the module is found but not preloaded
 #   extension => 0         do not create the extension in database postgres
 #   start => 0             leave it stopped (then there is no extension either)
@@ -50,7 +53,7 @@ sub new_node
 	  unless defined $ENV{INITDB_TEMPLATE};
 	$node->init(%init);
 
-	my $conf = slurp_file($ENV{RECONCILE_CONF});
+	my $conf = slurp_file($option{test_points} ? $ENV{RECONCILE_TESTPOINTS_CONF} : $ENV{RECONCILE_CONF});
 	$conf =~ s/^shared_preload_libraries.*\n//m
 	  if defined $option{preload} && !$option{preload};
 	$node->append_conf('postgresql.conf', $conf);
