@@ -44,6 +44,7 @@ OBJS = \
 	src/loop/schedule.o \
 	src/loop/catalog.o \
 	src/loop/mark.o \
+	src/loop/arena.o \
 	src/loop/due.o \
 	src/loop/decide.o \
 	src/loop/observed.o \

@@ -362,10 +362,11 @@ reconcile_executor_main(Datum main_arg)
 	idle_since = clock_now();
 	for (;;)
 	{
-		TimestampTz idle_until = clock_add_ms(idle_since, guc_worker_idle_timeout * INT64CONST(1000));
+		TimestampTz idle_until;
 		ExecJob    *job;
 
 		process_interrupts();
+		idle_until = clock_add_ms(idle_since, guc_worker_idle_timeout * INT64CONST(1000));
 		if (process_leaving())
 			proc_exit(0);
 		if (slot->leave || !dispatcher_alive())

@@ -5,7 +5,8 @@
  * An executor serves one role.  A loop may have jobs at as many executors as
  * its concurrency says; when all of those are busy with short runs, each may be
  * given one more of the same loop, so that it need not wait for us in between.
- * Loops are served in turn, one entity each.
+ * Loops of one role get equal shares of its executors, and take turns where
+ * there are more loops than executors.
  */
 #include "postgres.h"
 
@@ -577,35 +578,47 @@ loop_wants_executor(const DispatchLoop *loop, TimestampTz now)
 		dispatcher_loop_runs(loop, now);
 }
 
-/* One entity of each loop in turn, for as long as executors are idle. */
+/*
+ * Of the loops that want an executor, and of the role (InvalidOid: of any) the one
+ * that has the fewest, and among those the one that was served longest ago.
+ */
+static DispatchLoop *
+neediest_loop(Oid role, bool idle, TimestampTz now)
+{
+	DispatchLoop *neediest = NULL;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &dispatcher->loops)
+	{
+		DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
+
+		if ((neediest == NULL || loop->executors < neediest->executors) &&
+			(role == InvalidOid || loop->rules.owner == role) &&
+			loop_wants_executor(loop, now) && (!idle || find_idle(loop->rules.owner) >= 0))
+			neediest = loop;
+	}
+	return neediest;
+}
+
 static void
 assign_to_idle(TimestampTz now)
 {
-	bool		progress = true;
+	DispatchLoop *loop;
 
-	while (progress)
+	while ((loop = neediest_loop(InvalidOid, true, now)) != NULL)
 	{
-		dlist_mutable_iter iter;
-
-		progress = false;
-		dlist_foreach_modify(iter, &dispatcher->loops)
-		{
-			DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
-			int			i;
-
-			if (!loop_wants_executor(loop, now) || (i = find_idle(loop->rules.owner)) < 0)
-				continue;
-			job_assign(i, 0, loop, now);
-			loop->executors++;
-			progress = true;
-		}
+		job_assign(find_idle(loop->rules.owner), 0, loop, now);
+		loop->executors++;
+		/* now it was served last */
+		dlist_delete(&loop->link);
+		dlist_push_tail(&dispatcher->loops, &loop->link);
 	}
-	/* another loop is first next time */
-	if (!dlist_is_empty(&dispatcher->loops))
-		dlist_push_tail(&dispatcher->loops, dlist_pop_head_node(&dispatcher->loops));
 }
 
-/* Gives busy executors of loops with short runs one more, where no other may take it. */
+/*
+ * Gives busy executors of loops with short runs one more.  Where another loop has
+ * less than its share of the executors, the next that ends its run is for that.
+ */
 static void
 assign_ahead(TimestampTz now)
 {
@@ -613,15 +626,19 @@ assign_ahead(TimestampTz now)
 	{
 		ExecSlot   *slot = engine_slot(i);
 		DispatchLoop *loop;
+		DispatchLoop *other;
 		int			used;
 
 		if (!pool_takes_jobs(slot) || jobs_at(i) != 1)
 			continue;
 		used = tracks[i][0].entity != NULL ? 0 : 1;
 		loop = tracks[i][used].loop;
-		if (next_entity(loop) != NULL && loop->run_us < SHORT_RUN_US &&
-			loop->executors >= loop->rules.concurrency && dispatcher_loop_runs(loop, now) &&
-			tracks[i][used].cancelled_at == 0)
+		if (next_entity(loop) == NULL || loop->run_us >= SHORT_RUN_US ||
+			loop->executors < loop->rules.concurrency || !dispatcher_loop_runs(loop, now) ||
+			tracks[i][used].cancelled_at != 0)
+			continue;
+		other = neediest_loop(slot->role, false, now);
+		if (other == NULL || (other->executors > 0 && other->executors + 1 >= loop->executors))
 			job_assign(i, 1 - used, loop, now);
 	}
 }

@@ -7,6 +7,9 @@
  * Where none is free, the pool that has most above its share gives one up, after
  * its run, for the one that asked; where there are more pools than slots they
  * take turns.
+ *
+ * A run may be long.  So that a database need not wait for those of another, one
+ * slot is kept for each that has a dispatcher and no executor, up to half of all.
  */
 #include "postgres.h"
 
@@ -219,14 +222,34 @@ is_promised(const ExecSlot *slot)
 	return db->state == DATABASE_RUNNING && db->slot_wanted;
 }
 
+/*
+ * May we take a free slot, or are those that are left kept for others?  The caller
+ * holds engine->lock.
+ */
+static bool
+may_take(void)
+{
+	int			kept = 0;
+	int			nfree = 0;
+
+	for (int i = 0; i < ENGINE_DATABASES; i++)
+		kept += i != dispatcher->index && engine->databases[i].state == DATABASE_RUNNING &&
+			count(engine->databases[i].database, InvalidOid) == 0;
+	for (int i = 0; i < engine->nslots; i++)
+		nfree += engine_slot(i)->state == EXEC_FREE;
+	return count(dispatcher->db->database, InvalidOid) == 0 || nfree > Min(kept, engine->nslots / 2);
+}
+
 /* Takes a free slot for an executor of the role, or -1. */
 static int
 slot_take(Oid role, TimestampTz now)
 {
 	int			taken = -1;
+	bool		may;
 
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < engine->nslots && taken < 0; i++)
+	may = may_take();
+	for (int i = 0; may && i < engine->nslots && taken < 0; i++)
 	{
 		ExecSlot   *slot = engine_slot(i);
 

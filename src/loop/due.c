@@ -15,6 +15,8 @@
 
 #include "loop/due.h"
 
+#define FEW_MARKS	4			/* of an entity that has more than one */
+
 typedef struct DueHashEntry
 {
 	DueEntity  *entity;
@@ -56,6 +58,7 @@ due_create(MemoryContext parent)
 	MemoryContext old = MemoryContextSwitchTo(context);
 
 	set->context = context;
+	arena_init(&set->arena, context);
 	set->entities = duehash_create(context, 256, NULL);
 	dlist_init(&set->loops);
 	MemoryContextSwitchTo(old);
@@ -97,7 +100,7 @@ due_loop(DueSet *set, const char *loop_name)
 static inline DueMark *
 marks_of(DueEntity *entity)
 {
-	return entity->marks != NULL ? entity->marks : &entity->first;
+	return entity->capacity > 0 ? entity->marks.many : &entity->marks.one;
 }
 
 /* Takes the entity out of the heap or the queue. */
@@ -122,13 +125,19 @@ unplace(DueSet *set, DueEntity *entity)
 	}
 }
 
+static inline Size
+entity_size(const char *entity_id)
+{
+	return offsetof(DueEntity, entity_id) + strlen(entity_id) + 1;
+}
+
 static void
 entity_free(DueSet *set, DueEntity *entity)
 {
 	duehash_delete(set->entities, entity);
-	if (entity->marks != NULL)
-		pfree(entity->marks);
-	pfree(entity);
+	if (entity->capacity > 0)
+		pfree(entity->marks.many);
+	arena_free(&set->arena, entity, entity_size(entity->entity_id));
 }
 
 /* Puts an entity, which is nowhere now, where its marks say; frees it if it has none. */
@@ -200,14 +209,13 @@ static DueEntity *
 entity_find_or_make(DueSet *set, DueLoop *loop, const char *entity_id, bool *made)
 {
 	DueEntity  *probe = probe_for(loop, entity_id);
-	size_t		size = offsetof(DueEntity, entity_id) + strlen(entity_id) + 1;
 	bool		found;
 	DueHashEntry *entry = duehash_insert(set->entities, probe, &found);
 
 	*made = !found;
 	if (!found)
 	{
-		entry->entity = MemoryContextAllocZero(set->context, size);
+		entry->entity = arena_alloc(&set->arena, entity_size(entity_id));
 		entry->entity->loop = loop;
 		entry->entity->hash = probe->hash;
 		memcpy(entry->entity->entity_id, entity_id, strlen(entity_id) + 1);
@@ -218,23 +226,25 @@ entity_find_or_make(DueSet *set, DueLoop *loop, const char *entity_id, bool *mad
 static DueMark *
 append_mark(DueSet *set, DueEntity *entity)
 {
-	if (entity->nmarks == 0 && entity->marks == NULL)
+	if (entity->nmarks == 0 && entity->capacity == 0)
 	{
 		entity->nmarks = 1;
-		return &entity->first;
+		return &entity->marks.one;
 	}
-	if (entity->marks == NULL)
+	if (entity->capacity == 0)
 	{
-		entity->capacity = 4;
-		entity->marks = MemoryContextAlloc(set->context, sizeof(DueMark) * entity->capacity);
-		entity->marks[0] = entity->first;
+		DueMark    *many = MemoryContextAlloc(set->context, sizeof(DueMark) * FEW_MARKS);
+
+		many[0] = entity->marks.one;
+		entity->marks.many = many;
+		entity->capacity = FEW_MARKS;
 	}
 	else if (entity->nmarks == entity->capacity)
 	{
 		entity->capacity *= 2;
-		entity->marks = repalloc(entity->marks, sizeof(DueMark) * entity->capacity);
+		entity->marks.many = repalloc(entity->marks.many, sizeof(DueMark) * entity->capacity);
 	}
-	return &entity->marks[entity->nmarks++];
+	return &entity->marks.many[entity->nmarks++];
 }
 
 static bool
@@ -481,13 +491,13 @@ static void
 set_count(DueEntity *entity, int kept)
 {
 	entity->nmarks = kept;
-	if (kept <= 1 && entity->marks != NULL)
+	if (kept <= 1 && entity->capacity > 0)
 	{
-		if (kept == 1)
-			entity->first = entity->marks[0];
-		pfree(entity->marks);
-		entity->marks = NULL;
+		DueMark    *many = entity->marks.many;
+
+		entity->marks.one = many[0];
 		entity->capacity = 0;
+		pfree(many);
 	}
 }
 

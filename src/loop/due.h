@@ -16,6 +16,7 @@
 #include "lib/pairingheap.h"
 
 #include "core/ident.h"
+#include "loop/arena.h"
 #include "loop/mark.h"
 
 #define DUE_LIST_MAX	64		/* marks of an entity that are kept: the rest is excess */
@@ -61,12 +62,15 @@ typedef struct DueEntity
 	DueLoop    *loop;
 	TimestampTz due_at;			/* when it is to be ready */
 	TimestampTz not_before;		/* given back: not sooner than this */
-	DueMark    *marks;			/* NULL: only "first" */
-	DueMark		first;
+	union
+	{
+		DueMark		one;
+		DueMark    *many;		/* where capacity > 0 */
+	}			marks;
 	uint32		hash;
 	int32		nmarks;
-	int32		capacity;		/* of marks */
-	DueState	state;
+	int32		capacity;		/* of marks.many */
+	uint8		state;			/* DueState */
 	bool		retrying;		/* it waits because of a failure */
 	bool		claimed;		/* an outside worker has it, and until when is among its marks */
 	char		entity_id[FLEXIBLE_ARRAY_MEMBER];
@@ -75,6 +79,7 @@ typedef struct DueEntity
 typedef struct DueSet
 {
 	MemoryContext context;
+	Arena		arena;			/* the entities: there may be millions */
 	struct duehash_hash *entities;
 	dlist_head	loops;
 } DueSet;
