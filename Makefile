@@ -33,6 +33,9 @@ OBJS = \
 	src/core/tally.o \
 	src/core/wake.o \
 	src/core/subxact.o \
+	src/core/trigger.o \
+	src/core/table.o \
+	src/core/tree_ddl.o \
 	src/lease/lease.o \
 	src/lease/lease_sql.o \
 	src/fence/fence.o \
