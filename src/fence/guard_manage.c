@@ -6,7 +6,8 @@
  * takes them.  ShareRowExclusiveLock waits for whoever has written the table, and
  * he commits before the guard does: no unguarded write comes after it.  A guard
  * that is there and whole is found by AccessShareLock, so that a migration which
- * runs again holds up nobody.
+ * runs again holds up nobody.  One that is mended is locked in AccessExclusiveLock,
+ * as DROP TRIGGER does, from the start.
  */
 #include "postgres.h"
 
@@ -29,11 +30,21 @@ name_arg(FunctionCallInfo fcinfo, int n, const char *arg)
 	return pstrdup(NameStr(*PG_GETARG_NAME(n)));
 }
 
+/* Is the guard there, and whole?  42710 where another one is. */
 static bool
-tree_is_whole(Oid root, List *tables, const GuardSpec *spec)
+is_there(Oid root, List *tables, const GuardSpec *spec)
 {
+	const GuardSpec *present = guard_spec(root);
 	ListCell   *cell;
 
+	if (present == NULL)
+		return false;
+	if (!guard_spec_equal(present, spec))
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("table \"%s\" is already guarded, by lease \"%s\" and with other arguments",
+						get_rel_name(root), present->reconciler_id),
+				 errhint("Call reconcile.detach_fence() first, in the same transaction.")));
 	foreach(cell, tables)
 	{
 		if (!guard_is_whole(lfirst_oid(cell), spec, lfirst_oid(cell) != root))
@@ -51,17 +62,6 @@ remove_all(List *tables)
 	foreach(cell, tables)
 		removed += guard_remove(lfirst_oid(cell));
 	return removed;
-}
-
-static void
-require_equal(Oid relation, const GuardSpec *present, const GuardSpec *wanted)
-{
-	if (!guard_spec_equal(present, wanted))
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("table \"%s\" is already guarded, by lease \"%s\" and with other arguments",
-						get_rel_name(relation), present->reconciler_id),
-				 errhint("Call reconcile.detach_fence() first, in the same transaction.")));
 }
 
 /* A partition that was guarded by itself before it came to this table. */
@@ -83,7 +83,7 @@ reconcile_attach_fence(PG_FUNCTION_ARGS)
 {
 	Oid			relation;
 	GuardSpec	spec;
-	const GuardSpec *present;
+	LOCKMODE	mode = ShareRowExclusiveLock;
 	List	   *tables;
 	ListCell   *cell;
 	Relation	rel;
@@ -99,19 +99,17 @@ reconcile_attach_fence(PG_FUNCTION_ARGS)
 	if (guard_spec(relation) != NULL)
 	{
 		tables = table_lock_tree(relation, AccessShareLock);
-		present = guard_spec(relation);
-		if (present != NULL)
-		{
-			require_equal(relation, present, &spec);
-			if (tree_is_whole(relation, tables, &spec))
-				PG_RETURN_VOID();
-		}
+		if (is_there(relation, tables, &spec))
+			PG_RETURN_VOID();
+		/* two that mend it must not wait for one another */
+		foreach(cell, tables)
+			UnlockRelationOid(lfirst_oid(cell), AccessShareLock);
+		mode = AccessExclusiveLock;
 	}
 
-	tables = table_lock_tree(relation, ShareRowExclusiveLock);
-	present = guard_spec(relation);
-	if (present != NULL)
-		require_equal(relation, present, &spec);
+	tables = table_lock_tree(relation, mode);
+	if (is_there(relation, tables, &spec))
+		PG_RETURN_VOID();
 	rel = relation_open(relation, NoLock);
 	table_require_ordinary(rel, tables, &guard_use);
 	relation_close(rel, NoLock);
