@@ -35,11 +35,19 @@ OBJS = \
 	src/core/wake.o \
 	src/core/subxact.o \
 	$(if $(TESTPOINTS),src/core/testpoint.o) \
+	src/core/trigger.o \
+	src/core/table.o \
+	src/core/tree_ddl.o \
 	src/lease/lease.o \
 	src/lease/lease_sql.o \
 	src/fence/fence.o \
 	src/fence/fence_sql.o \
 	src/fence/merge_patch.o \
+	src/fence/guard_catalog.o \
+	src/fence/guard_trigger.o \
+	src/fence/guard_override.o \
+	src/fence/guard_manage.o \
+	src/fence/guard_ddl.o \
 	src/loop/function.o \
 	src/loop/schedule.o \
 	src/loop/catalog.o \
@@ -95,6 +103,7 @@ SQL_PARTS = \
 	src/core/access.sql \
 	src/lease/lease.sql \
 	src/fence/fence.sql \
+	src/fence/guard.sql \
 	src/loop/mark.sql \
 	src/loop/loop.sql \
 	src/loop/watch.sql \

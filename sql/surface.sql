@@ -29,6 +29,8 @@ WITH excused (proname, reason) AS (VALUES
     ('enqueue_many', 'hot; its own SQL is fully qualified'),
     ('watch_trigger', 'hot; runs no SQL'),
     ('watch_ddl', 'finds tables by the names in the user''s command; runs no SQL'),
+    ('fence_trigger', 'hot; its own SQL is fully qualified'),
+    ('fence_ddl', 'finds tables by the names in the user''s command; runs no SQL'),
     ('apply_fenced', 'hot; its own SQL is fully qualified'),
     ('fenced_write', 'hot; its own SQL is fully qualified'),
     ('fenced_epoch', 'hot; runs no SQL'),

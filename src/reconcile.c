@@ -12,6 +12,7 @@
 #include "core/wake.h"
 #include "engine/engine.h"
 #include "fence/fence.h"
+#include "fence/guard.h"
 #include "loop/dead.h"
 #include "loop/repository.h"
 
@@ -26,6 +27,7 @@ _PG_init(void)
 
 	guc_define(preloaded);
 	fence_init();
+	guard_init();
 	repository_init();
 	dead_init();
 	if (preloaded)

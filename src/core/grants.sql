@@ -17,13 +17,13 @@ BEGIN ATOMIC
         ('fence', 'apply_fenced'), ('fence', 'apply_fenced_many'),
         ('work', 'claim_work'), ('work', 'extend_work'), ('work', 'complete_work'), ('work', 'complete_works'),
         ('work', 'fail_work'), ('work', 'next_due'),
-        ('operate', 'force_release_lease'),
+        ('operate', 'force_release_lease'), ('operate', 'override_fence'),
         ('operate', 'pause_loop'), ('operate', 'resume_loop'), ('operate', 'revive'), ('operate', 'forget'),
         ('operate', 'run_loop'), ('operate', 'run_entity'), ('operate', 'drain_loop'), ('operate', 'cancel_run'),
         ('operate', 'revive_all'), ('operate', 'resume_all'),
         ('observe', 'wait_idle'), ('observe', 'explain'),
         ('define', 'create_loop'), ('define', 'alter_loop'), ('define', 'drop_loop'),
-        ('define', 'watch'), ('define', 'unwatch')
+        ('define', 'watch'), ('define', 'unwatch'), ('define', 'attach_fence'), ('define', 'detach_fence')
       ) AS f (capability, name)
       JOIN pg_catalog.pg_proc p ON p.proname OPERATOR(pg_catalog.=) f.name
        AND p.pronamespace OPERATOR(pg_catalog.=) 'reconcile'::pg_catalog.regnamespace
@@ -52,6 +52,6 @@ GRANT EXECUTE ON FUNCTION
     reconcile.health_checks()
     TO PUBLIC;
 -- These show a caller only what he may observe.
-GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources,
+GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources, reconcile.fence_overrides,
     reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers,
     reconcile.runs, reconcile.health TO PUBLIC;

@@ -8,6 +8,8 @@
 #ifndef RECONCILE_TALLY_H
 #define RECONCILE_TALLY_H
 
+#include "datatype/timestamp.h"
+
 typedef enum Tally
 {
 	TALLY_FENCE_REJECTED,		/* a write at a stale epoch was refused */
@@ -25,5 +27,16 @@ tally(const char *reconciler_id, Tally what)
 	if (tally_hook != NULL)
 		tally_hook(reconciler_id, what);
 }
+
+/*
+ * May the event be logged now?  One line a minute for each id: in the whole
+ * server where the engine is preloaded, else in this session.
+ */
+extern bool tally_log_due(const char *reconciler_id, Tally what);
+
+/* Set by the engine when it is preloaded; must not throw. */
+extern bool (*tally_log_hook) (const char *reconciler_id, Tally what, TimestampTz now);
+
+#define TALLY_LOG_EVERY_US	INT64CONST(60000000)
 
 #endif							/* RECONCILE_TALLY_H */

@@ -65,6 +65,7 @@ engine_init(void)
 	run_in_flight_hook = stats_in_flight;
 	dead_changed_hook = stats_dead_changed;
 	tally_hook = stats_tally;
+	tally_log_hook = stats_log_due;
 }
 
 /* ----------------------------------------------------------------

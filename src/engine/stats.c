@@ -28,7 +28,10 @@ slot_init(LoopStats *slot)
 	for (int i = 0; i < STATS_RESULTS; i++)
 		pg_atomic_init_u64(&slot->results[i], 0);
 	for (int i = 0; i < TALLIES; i++)
+	{
 		pg_atomic_init_u64(&slot->tallies[i], 0);
+		pg_atomic_init_u64(&slot->logged_at[i], 0);
+	}
 	times_init(&slot->run);
 	times_init(&slot->queue);
 	pg_atomic_init_u32(&slot->in_flight, 0);
@@ -215,6 +218,23 @@ stats_tally(const char *reconciler_id, Tally what)
 	if (slot != NULL)
 		pg_atomic_fetch_add_u64(&slot->tallies[what], 1);
 	done();
+}
+
+bool
+stats_log_due(const char *reconciler_id, Tally what, TimestampTz now)
+{
+	LoopStats  *slot = begin(reconciler_id);
+	bool		due = true;
+
+	if (slot != NULL)
+	{
+		uint64		last = pg_atomic_read_u64(&slot->logged_at[what]);
+
+		due = now >= (TimestampTz) last + TALLY_LOG_EVERY_US &&
+			pg_atomic_compare_exchange_u64(&slot->logged_at[what], &last, (uint64) now);
+	}
+	done();
+	return due;
 }
 
 void

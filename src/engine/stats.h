@@ -52,6 +52,7 @@ typedef struct LoopStats
 	char		reconciler_id[RECONCILER_ID_MAX + 1];
 	pg_atomic_uint64 results[STATS_RESULTS];
 	pg_atomic_uint64 tallies[TALLIES];
+	pg_atomic_uint64 logged_at[TALLIES];	/* TimestampTz of the last log line about it */
 	StatsTimes	run;
 	StatsTimes	queue;			/* from due to begun */
 	pg_atomic_uint32 in_flight;
@@ -97,6 +98,7 @@ extern void stats_run(const RunObserved *run);
 extern void stats_in_flight(const char *loop_name, int change); /* where there is a slot */
 extern void stats_skipped(const char *loop_name, int64 n);
 extern void stats_tally(const char *reconciler_id, Tally what);
+extern bool stats_log_due(const char *reconciler_id, Tally what, TimestampTz now);
 extern void stats_gauges(const char *loop_name, const LoopGauges *gauges);
 
 /* The number of dead entities: changes, and what a count found (see dead.h). */

@@ -30,6 +30,8 @@ typedef struct Binding
 	int64		epoch;
 	bool		run;
 	int			level;
+	bool		verified;		/* the lease was found to be at this epoch ... */
+	CommandId	verified_in;	/* ... in this command */
 } Binding;
 
 /* Later entries hide earlier ones of the same id. */
@@ -252,6 +254,7 @@ fence_bind(const char *reconciler_id, const char *holder_id, int64 epoch, bool r
 	}
 	bindings[i].epoch = epoch;
 	bindings[i].run = run;
+	bindings[i].verified = false;
 	return true;
 }
 
@@ -287,6 +290,29 @@ fence_bound(const char *reconciler_id, FenceBinding *binding)
 	binding->reconciler_id = bindings[found].reconciler_id;
 	binding->epoch = bindings[found].epoch;
 	return FENCE_BOUND;
+}
+
+FenceHold
+fence_hold(const char *reconciler_id, int64 *epoch, int64 *granted)
+{
+	int			i = binding_find(reconciler_id);
+	Lease		lease;
+
+	if (i < 0)
+		return FENCE_HOLD_NONE;
+	*epoch = bindings[i].epoch;
+	if (bindings[i].verified && bindings[i].verified_in == GetCurrentCommandId(false))
+		return FENCE_HOLD_CURRENT;
+	fence_lock_shared(reconciler_id, true);
+	if (!lease_read(reconciler_id, &lease) || lease.epoch != *epoch)
+	{
+		*granted = lease.epoch;
+		return FENCE_HOLD_STALE;
+	}
+	/* a number that is used is not that of the next statement, too */
+	bindings[i].verified_in = GetCurrentCommandId(true);
+	bindings[i].verified = true;
+	return FENCE_HOLD_CURRENT;
 }
 
 /* ----------------------------------------------------------------

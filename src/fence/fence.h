@@ -99,6 +99,21 @@ typedef enum FenceBound
 /* The binding of the id; NULL = the run's own, or the only one. */
 extern FenceBound fence_bound(const char *reconciler_id, FenceBinding *binding);
 
+/* What the bound transaction may do now. */
+typedef enum FenceHold
+{
+	FENCE_HOLD_NONE,			/* nothing is bound */
+	FENCE_HOLD_STALE,			/* *granted has been granted since */
+	FENCE_HOLD_CURRENT
+} FenceHold;
+
+/*
+ * Takes the fence lock of the binding again and reads the lease's epoch after
+ * it: once for each command, as a binding and its lock come and go together.
+ * "granted" is set for FENCE_HOLD_STALE, *epoch unless nothing is bound.
+ */
+extern FenceHold fence_hold(const char *reconciler_id, int64 *epoch, int64 *granted);
+
 /* ----------------------------------------------------------------
  * The decision of a fenced write
  * ----------------------------------------------------------------

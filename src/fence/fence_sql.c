@@ -386,8 +386,8 @@ reconcile_fenced_write(PG_FUNCTION_ARGS)
 	char	   *entity_id;
 	int64		seen;
 	Jsonb	   *mutation;
+	int64		granted = 0;
 	FenceBinding binding;
-	Lease		lease;
 
 	require_primary("fenced_write");
 	entity_id = entity_id_arg(fcinfo, 0, "entity_id");
@@ -410,14 +410,13 @@ reconcile_fenced_write(PG_FUNCTION_ARGS)
 			break;
 	}
 
-	fence_lock_shared(binding.reconciler_id, true);
-	if (!lease_read(binding.reconciler_id, &lease) || lease.epoch != binding.epoch)
+	if (fence_hold(binding.reconciler_id, &binding.epoch, &granted) != FENCE_HOLD_CURRENT)
 	{
 		tally(binding.reconciler_id, TALLY_FENCE_REJECTED);
 		ereport(ERROR,
 				(errcode(ERRCODE_STALE_EPOCH),
 				 errmsg("epoch " INT64_FORMAT " of \"%s\" is stale: epoch " INT64_FORMAT " has been granted",
-						binding.epoch, binding.reconciler_id, lease.epoch)));
+						binding.epoch, binding.reconciler_id, granted)));
 	}
 	if (!resource_apply(binding.reconciler_id, entity_id, binding.epoch, mutation, &seen))
 	{

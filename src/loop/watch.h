@@ -9,7 +9,7 @@
 #ifndef RECONCILE_WATCH_H
 #define RECONCILE_WATCH_H
 
-#include "nodes/pg_list.h"
+#include "core/trigger.h"
 
 #define WATCH_OLD_TABLE		"reconcile_old"
 #define WATCH_NEW_TABLE		"reconcile_new"
@@ -43,11 +43,8 @@ typedef struct WatchSpec
 /* One trigger, as the catalogue has it. */
 typedef struct WatchTrigger
 {
-	Oid			oid;
-	Oid			relation;
-	char	   *name;
+	const TableTrigger *trigger;
 	WatchKind	kind;
-	char		enabled;		/* tgenabled */
 	bool		part;
 	WatchSpec	spec;
 } WatchTrigger;
@@ -68,9 +65,6 @@ extern List *watch_specs(Oid relation);
 
 /* The one of this loop, or NULL. */
 extern const WatchSpec *watch_spec_of(List *specs, const char *loop_name);
-
-/* The root of the tree that a partition is in; InvalidOid where its detaching was begun and not finished. */
-extern Oid	watch_root(Oid partition);
 
 /* Has the table every trigger that this watch needs there, among those given? */
 extern bool watch_is_whole(Oid relation, List *triggers, const WatchSpec *spec, bool part);

@@ -15,17 +15,17 @@
  */
 #include "postgres.h"
 
-#include "catalog/namespace.h"
 #include "catalog/pg_inherits.h"
 #include "commands/event_trigger.h"
 #include "fmgr.h"
-#include "nodes/parsenodes.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 
 #include "core/errors.h"
 #include "core/install.h"
 #include "core/subxact.h"
+#include "core/table.h"
+#include "core/tree_ddl.h"
 #include "loop/watch.h"
 
 /* ----------------------------------------------------------------
@@ -106,7 +106,7 @@ follow_table(Oid relation, List *specs)
 static void
 follow(Oid relation)
 {
-	Oid			root = get_rel_relispartition(relation) ? watch_root(relation) : InvalidOid;
+	Oid			root = get_rel_relispartition(relation) ? table_root(relation) : InvalidOid;
 	List	   *specs = NIL;
 	ListCell   *cell;
 
@@ -121,70 +121,18 @@ follow(Oid relation)
  * ----------------------------------------------------------------
  */
 
-static void
-follow_named(const RangeVar *name)
-{
-	Oid			relation = RangeVarGetRelid(name, NoLock, true);
-
-	if (OidIsValid(relation))
-		follow(relation);
-}
-
 /* The table that others inherit from, in the old way, is watched: it does not see theirs. */
 static void
-follow_parent(const RangeVar *name)
+follow_parent(Oid parent)
 {
-	Oid			parent = RangeVarGetRelid(name, NoLock, true);
 	ListCell   *cell;
 
-	if (!OidIsValid(parent) || get_rel_relkind(parent) == RELKIND_PARTITIONED_TABLE)
-		return;
 	foreach(cell, watch_specs(parent))
 		ereport(WARNING,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("loop \"%s\" watches \"%s\", but not the tables that inherit from it",
 						((WatchSpec *) lfirst(cell))->loop_name, get_rel_name(parent)),
 				 errdetail("It sees the statements that name \"%s\", and no others.", get_rel_name(parent))));
-}
-
-static void
-follow_create(const CreateStmt *statement)
-{
-	Oid			namespace = RangeVarGetCreationNamespace(statement->relation);
-	Oid			relation = get_relname_relid(statement->relation->relname, namespace);
-	ListCell   *cell;
-
-	if (!OidIsValid(relation))
-		return;
-	follow(relation);
-	foreach(cell, statement->inhRelations)
-		follow_parent(lfirst(cell));
-}
-
-static void
-follow_alter(const AlterTableStmt *statement)
-{
-	ListCell   *cell;
-
-	foreach(cell, statement->cmds)
-	{
-		AlterTableCmd *command = lfirst(cell);
-
-		switch (command->subtype)
-		{
-			case AT_AttachPartition:
-			case AT_DetachPartition:
-			case AT_DetachPartitionFinalize:
-				follow_named(((PartitionCmd *) command->def)->name);
-				break;
-			case AT_AddInherit:
-				follow_named(statement->relation);
-				follow_parent((RangeVar *) command->def);
-				break;
-			default:
-				break;
-		}
-	}
 }
 
 /* Watches the column under its new name; false: the watch has nothing to do with it. */
@@ -210,104 +158,31 @@ rename_column(WatchSpec *spec, const char *from, const char *to)
 }
 
 static void
-follow_rename(const RenameStmt *statement)
+follow_rename(Oid relation, const char *from, const char *to)
 {
-	Oid			named = RangeVarGetRelid(statement->relation, NoLock, true);
+	List	   *seen = NIL;
 	ListCell   *cell;
 
-	if (!OidIsValid(named))
-		return;
-	foreach(cell, find_all_inheritors(named, NoLock, NULL))
+	foreach(cell, watch_triggers(relation))
 	{
-		Oid			relation = lfirst_oid(cell);
-		List	   *seen = NIL;
-		ListCell   *trigger_cell;
+		WatchTrigger *trigger = lfirst(cell);
 
-		/* the name may mean another table by now, whose columns are as they were */
-		if (get_attnum(relation, statement->subname) != InvalidAttrNumber ||
-			get_attnum(relation, statement->newname) == InvalidAttrNumber)
+		if (watch_spec_of(seen, trigger->spec.loop_name) != NULL)
 			continue;
-		foreach(trigger_cell, watch_triggers(relation))
-		{
-			WatchTrigger *trigger = lfirst(trigger_cell);
-
-			if (watch_spec_of(seen, trigger->spec.loop_name) != NULL)
-				continue;
-			seen = lappend(seen, &trigger->spec);
-			if (!rename_column(&trigger->spec, statement->subname, statement->newname) || !lock_at_once(relation))
-				continue;
-			(void) watch_remove(relation, trigger->spec.loop_name);
-			watch_put(relation, &trigger->spec, trigger->part);
-		}
-	}
-}
-
-/* Could the statement concern a watch?  From the parse tree alone. */
-static bool
-concerns(Node *statement)
-{
-	ListCell   *cell;
-
-	switch (nodeTag(statement))
-	{
-		case T_CreateStmt:
-		case T_CreateForeignTableStmt:
-			return ((CreateStmt *) statement)->inhRelations != NIL;
-		case T_CreateSchemaStmt:
-			foreach(cell, ((CreateSchemaStmt *) statement)->schemaElts)
-			{
-				if (concerns(lfirst(cell)))
-					return true;
-			}
-			return false;
-		case T_AlterTableStmt:
-			foreach(cell, ((AlterTableStmt *) statement)->cmds)
-			{
-				switch (((AlterTableCmd *) lfirst(cell))->subtype)
-				{
-					case AT_AttachPartition:
-					case AT_DetachPartition:
-					case AT_DetachPartitionFinalize:
-					case AT_AddInherit:
-						return true;
-					default:
-						break;
-				}
-			}
-			return false;
-		case T_RenameStmt:
-			return ((RenameStmt *) statement)->renameType == OBJECT_COLUMN &&
-				((RenameStmt *) statement)->relation != NULL;
-		default:
-			return false;
+		seen = lappend(seen, &trigger->spec);
+		if (!rename_column(&trigger->spec, from, to) || !lock_at_once(relation))
+			continue;
+		(void) watch_remove(relation, trigger->spec.loop_name);
+		watch_put(relation, &trigger->spec, trigger->part);
 	}
 }
 
 static void
 follow_statement(void *arg)
 {
-	Node	   *statement = arg;
-	ListCell   *cell;
+	static const TreeFollower follower = {follow, follow_parent, follow_rename};
 
-	switch (nodeTag(statement))
-	{
-		case T_CreateStmt:
-		case T_CreateForeignTableStmt:
-			follow_create((CreateStmt *) statement);
-			break;
-		case T_CreateSchemaStmt:
-			foreach(cell, ((CreateSchemaStmt *) statement)->schemaElts)
-				follow_statement(lfirst(cell));
-			break;
-		case T_AlterTableStmt:
-			follow_alter((AlterTableStmt *) statement);
-			break;
-		case T_RenameStmt:
-			follow_rename((RenameStmt *) statement);
-			break;
-		default:
-			break;
-	}
+	tree_ddl_follow(arg, &follower);
 }
 
 /* In a subtransaction, whose error becomes a warning; only a cancel is raised. */
@@ -339,7 +214,7 @@ reconcile_watch_ddl(PG_FUNCTION_ARGS)
 				 errmsg("function reconcile.watch_ddl() can only be called as an event trigger")));
 	statement = ((EventTriggerData *) fcinfo->context)->parsetree;
 	/* while our own script runs there is nothing to watch for yet */
-	if (concerns(statement) && install_find() != NULL)
+	if (tree_ddl_concerns(statement) && install_find() != NULL)
 		follow_safely(statement);
 	return PointerGetDatum(NULL);
 }

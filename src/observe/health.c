@@ -18,6 +18,7 @@
 #include "utils/builtins.h"
 #include "utils/syscache.h"
 
+#include "core/access.h"
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/guc.h"
@@ -366,6 +367,56 @@ check_watches(Health *health)
 }
 
 /* ----------------------------------------------------------------
+ * Guarded tables
+ * ----------------------------------------------------------------
+ */
+
+static char *
+copied_value(MemoryContext context, int row, int column)
+{
+	char	   *value = SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column);
+
+	return value != NULL ? MemoryContextStrdup(context, value) : NULL;
+}
+
+/* Of an id that was never a loop's or a lease's, too: the right is asked for as the caller. */
+static void
+check_guards(Health *health)
+{
+	static SqlPlan plan = {
+		"SELECT p.reconciler_id, p.relation, p.problem FROM reconcile.fence_problems() p", 0, {0}
+	};
+	SqlScope	scope;
+	uint64		rows;
+	struct Problem
+	{
+		char	   *reconciler_id;
+		char	   *relation;
+		char	   *problem;
+	}		   *found;
+
+	sql_begin(&scope);
+	rows = sql_run(&plan, NULL, NULL);
+	found = MemoryContextAlloc(scope.outer, sizeof(*found) * Max(rows, 1));
+	for (uint64 i = 0; i < rows; i++)
+	{
+		found[i].reconciler_id = copied_value(scope.outer, i, 1);
+		found[i].relation = copied_value(scope.outer, i, 2);
+		found[i].problem = copied_value(scope.outer, i, 3);
+	}
+	sql_end(&scope);
+
+	for (struct Problem *p = found; p < found + rows; p++)
+	{
+		if (p->reconciler_id != NULL && !access_allowed(CAP_OBSERVE, p->reconciler_id))
+			continue;
+		crit(health, p->reconciler_id == NULL ? p->problem :
+			 psprintf("lease \"%s\" guards table %s: %s", p->reconciler_id, p->relation, p->problem),
+			 "A stale leader may write there, or nobody can: reconcile.attach_fence(), with the arguments that it had, makes the triggers anew.");
+	}
+}
+
+/* ----------------------------------------------------------------
  * Leases
  * ----------------------------------------------------------------
  */
@@ -487,6 +538,7 @@ static const Check checks[] = {
 	{"dead", check_dead, "no entity is dead"},
 	{"values", check_values, "all values of watched columns were entity ids"},
 	{"watches", check_watches, "all watched tables have their triggers"},
+	{"guards", check_guards, "all guarded tables have their triggers"},
 	{"fences", check_fences, "nobody uses a term that is over"},
 	{"prepared", check_prepared, "no prepared transaction has held marks for a minute"},
 	{"segments", check_segments, "no segment of marks is held up"}

@@ -61,6 +61,9 @@ my %function = (
 	drop_loop => [ 'define', q{SELECT reconcile.drop_loop('ID')} ],
 	watch => [ 'define', q{SELECT reconcile.watch('ID', 'app.of_define', 'id')} ],
 	unwatch => [ 'define', q{SELECT reconcile.unwatch('ID', 'app.of_define')} ],
+	attach_fence => [ 'define', q{SELECT reconcile.attach_fence('app.guarded_ID', 'ID', 'id')} ],
+	detach_fence => [ 'define', q{SELECT reconcile.detach_fence('app.guarded_ID')} ],
+	override_fence => [ 'operate', q{SELECT reconcile.override_fence('app.guarded_ID', 'why')} ],
 	claim_work => [ 'work', q{SELECT count(*) FROM reconcile.claim_work('ID', 'h')} ],
 	extend_work => [ 'work', q{SELECT count(*) FROM reconcile.extend_work('ID', '{e}', '{1}')} ],
 	complete_work => [ 'work', q{SELECT reconcile.complete_work('ID', 'e', 1)} ],
@@ -102,6 +105,10 @@ my %function = (
 	watch_ddl => ['nobody'],
 	watch_triggers => ['nobody'],
 	watch_problems => ['nobody'],
+	fence_trigger => ['nobody'],
+	fence_ddl => ['nobody'],
+	fence_triggers => ['nobody'],
+	fence_problems => ['nobody'],
 	dead_changed => ['nobody']);
 my @capabilities = qw(observe trigger lease fence work command place operate define);
 
@@ -151,6 +158,9 @@ for my $id (qw(one two))
 		SELECT reconcile.create_loop('$id', enabled => false);
 		SELECT reconcile.acquire_lease('$id', 'h', '1 h');
 		SELECT reconcile.watch('$id', 'app.of_define', 'id');
+		CREATE TABLE app.guarded_$id (id text, last_epoch bigint NOT NULL);
+		ALTER TABLE app.guarded_$id OWNER TO cap_define;
+		SELECT reconcile.attach_fence('app.guarded_$id', '$id', 'id');
 	});
 }
 for my $capability (@capabilities, 'none')
@@ -161,7 +171,7 @@ for my $capability (@capabilities, 'none')
 
 	for my $id (qw(one two))
 	{
-		my @calls = map { $function{$_}[1] =~ s/ID/$id/r } @names;
+		my @calls = map { $function{$_}[1] =~ s/ID/$id/gr } @names;
 		my @found = answers($role, @calls);
 		for my $n (0 .. $#names)
 		{
@@ -182,6 +192,7 @@ sql($node, q{
 		reconcile.current_run, reconcile.fenced_epoch, reconcile.fenced_write, reconcile.permanent_error TO PUBLIC;
 	SELECT reconcile.drop_loop('one');
 	SELECT reconcile.drop_loop('two');
+	DROP TABLE app.guarded_one, app.guarded_two;
 });
 
 # ----------------------------------------------------------------------
@@ -200,13 +211,13 @@ sql($node, q{
 	RESET SESSION AUTHORIZATION;
 	SELECT reconcile.revoke_access('loop_owner', 'define', 'his');
 });
-my @his = map { my $call = $function{$_}[1]; [ $_, $call ] } grep { defined $function{$_}[1] && $function{$_}[0] !~ /nobody/ && !/lease|watch/ } sort keys %function;
+my @his = map { my $call = $function{$_}[1]; [ $_, $call ] } grep { defined $function{$_}[1] && $function{$_}[0] !~ /nobody/ && !/lease|watch|_fence$/ } sort keys %function;
 for my $role (qw(loop_owner heir))
 {
-	is(join("\n", grep { !/^(?:allowed|2D000 .*)$/ } answers($role, map { $_->[1] =~ s/ID/his/r } grep { $_->[0] !~ /^run_/ } @his)), '',
+	is(join("\n", grep { !/^(?:allowed|2D000 .*)$/ } answers($role, map { $_->[1] =~ s/ID/his/gr } grep { $_->[0] !~ /^run_/ } @his)), '',
 		"$role has all rights on his loop, without a grant");
 	is(join("\n", grep { !/^42501 (?:permission denied for reconciler "other"|must be owner of loop "other" to run it)$/ }
-			answers($role, map { $_->[1] =~ s/ID/other/r } @his)), '', 'and none on that of another');
+			answers($role, map { $_->[1] =~ s/ID/other/gr } @his)), '', 'and none on that of another');
 }
 my ($run_by_owner) = answers('loop_owner', q{CALL reconcile.run_loop('his')});
 like($run_by_owner, qr/^2D000/, 'he may run it himself, but in no block');

@@ -45,7 +45,7 @@ for my $database (qw(script parallel))
 	note "restored: $database";
 	is(sql($where, $watches), $before, 'the triggers are the same');
 	is(sql($where, q{SELECT * FROM reconcile.watch_problems()}), '', 'no problem is listed');
-	is(sql($where, q{SELECT evtenabled FROM pg_event_trigger}), 'A', 'the event trigger is there once, and always enabled');
+	is(sql($where, q{SELECT evtenabled FROM pg_event_trigger WHERE evtname = 'reconcile_watch'}), 'A', 'the event trigger is there once, and always enabled');
 	is(sql($where, q{SELECT count(*) FROM reconcile.mark}), 0, 'the restore marked nothing');
 	sql($where, q{
 		CREATE TABLE app.part_d PARTITION OF app.part FOR VALUES IN ('d');
