@@ -11,7 +11,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -25,7 +24,6 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 #include "utils/varlena.h"
 
 #include "core/compat.h"
@@ -133,19 +131,29 @@ typedef struct DatabaseCheck
 	bool		connectable;
 } DatabaseCheck;
 
-/* Is the database (still) there, and may we connect? */
+/*
+ * Is the database (still) there, and may we connect?  By a scan: whoever changed
+ * it tells us of it before he tells the caches, and an index may need a catalogue
+ * that a process without a database cannot read.
+ */
 static void
 check_database(void *arg)
 {
 	DatabaseCheck *check = arg;
-	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(check->database));
+	Relation	rel = table_open(DatabaseRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	HeapTuple	tuple;
 
 	check->connectable = false;
-	if (HeapTupleIsValid(tuple))
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
-		check->connectable = is_connectable((Form_pg_database) GETSTRUCT(tuple));
-		ReleaseSysCache(tuple);
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+
+		if (form->oid == check->database)
+			check->connectable = is_connectable(form);
 	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
 }
 
 static int64
