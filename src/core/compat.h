@@ -108,6 +108,9 @@ compat_vxid_pid(const VirtualTransactionId *vxid)
 #define COMPAT_OWNER_NEEDS_LOGIN		true
 #endif
 
+/* The connection limit of a database that DROP DATABASE has left invalid; not all minor releases name it. */
+#define COMPAT_DATABASE_INVALID		(-2)
+
 /* The timeout that ends a session in mid-transaction came with 17. */
 #if PG_VERSION_NUM >= 170000
 #define COMPAT_HAS_TRANSACTION_TIMEOUT	true

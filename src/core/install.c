@@ -1,21 +1,36 @@
 /*
  * install.c
- *		Looks up our schema and the relations that C code reads by oid.
+ *		Looks up our schema and the relations that C code reads by oid, and whether
+ *		this library can serve what is installed.
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "access/xact.h"
+#include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_extension.h"
 #include "catalog/pg_namespace.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/rel.h"
 #include "utils/syscache.h"
 
 #include "core/errors.h"
 #include "core/ident.h"
 #include "core/install.h"
+
+/*
+ * The versions of the extension that this library can serve.  With any other it
+ * reads and writes nothing, as tables and functions may not be those that it
+ * knows.
+ */
+static const char *const served[] = {RECONCILE_VERSION};
 
 static Install cached;
 static bool cached_valid = false;
@@ -26,23 +41,82 @@ install_forget(Datum arg, int cacheid, uint32 hashvalue)
 	cached_valid = false;
 }
 
+/* pg_extension has no cache, and so no invalidation of its own. */
+static void
+install_forget_relation(Datum arg, Oid relation)
+{
+	if (relation == InvalidOid || relation == cached.lock_class)
+		cached_valid = false;
+}
+
+void
+install_changed(void)
+{
+	const Install *install = install_find();
+
+	if (install != NULL)
+		CacheInvalidateRelcacheByRelid(install->lock_class);
+	cached_valid = false;
+}
+
+char *
+install_version(void)
+{
+	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	char	   *version = NULL;
+
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber, F_NAMEEQ,
+				CStringGetDatum("reconcile"));
+	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		bool		isnull;
+
+		version = TextDatumGetCString(heap_getattr(tuple, Anum_pg_extension_extversion,
+												   RelationGetDescr(rel), &isnull));
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return version;
+}
+
+bool
+install_served(const char *version)
+{
+	for (int i = 0; i < lengthof(served); i++)
+	{
+		if (strcmp(served[i], version) == 0)
+			return true;
+	}
+	return false;
+}
+
 const Install *
 install_find(void)
 {
 	static bool registered = false;
 	HeapTuple	tuple;
 	Oid			schema;
+	const char *version;
 
 	if (cached_valid)
 		return &cached;
 	if (!registered)
 	{
 		CacheRegisterSyscacheCallback(NAMESPACEOID, install_forget, (Datum) 0);
+		CacheRegisterRelcacheCallback(install_forget_relation, (Datum) 0);
 		registered = true;
 	}
 
 	schema = get_namespace_oid("reconcile", true);
 	if (!OidIsValid(schema))
+		return NULL;
+	version = install_version();
+	if (version == NULL || !install_served(version))
 		return NULL;
 	tuple = SearchSysCache1(NAMESPACEOID, ObjectIdGetDatum(schema));
 	if (!HeapTupleIsValid(tuple))
@@ -74,7 +148,13 @@ const Install *
 install_get(void)
 {
 	const Install *found = install_find();
+	const char *version = found == NULL ? install_version() : NULL;
 
+	if (version != NULL && !install_served(version))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg(INSTALL_UNSERVED_MSG, RECONCILE_VERSION, version),
+				 errhint(INSTALL_UNSERVED_HINT)));
 	if (found == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

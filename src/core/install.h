@@ -22,11 +22,26 @@ typedef struct Install
 	Oid			access_grant;	/* reconcile.access_grant: invalidated when rights change */
 } Install;
 
-/* The install, or NULL where the extension is not there (or is no longer). */
+/*
+ * The install, or NULL where the extension is not there (or is no longer), or
+ * has a version that this library cannot serve.
+ */
 extern const Install *install_find(void);
 
 /* The install, or error 55000. */
 extern const Install *install_get(void);
+
+/* The extension's version in this database, or NULL; and can this library serve it? */
+extern char *install_version(void);
+extern bool install_served(const char *version);
+
+/* What is installed here changes with this transaction: all sessions look anew. */
+extern void install_changed(void);
+
+#define INSTALL_UNSERVED_MSG \
+	"the library reconcile is of version %s, and cannot serve the extension's version %s"
+#define INSTALL_UNSERVED_HINT \
+	"Run ALTER EXTENSION reconcile UPDATE, or restart the server if it still has an older library loaded."
 
 /*
  * Heavyweight locks on objects in our own class: no user can take them, user

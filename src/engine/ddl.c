@@ -1,13 +1,16 @@
 /*
  * ddl.c
- *		DDL that our processes would stand in the way of.
+ *		DDL that our processes would stand in the way of, or have to know of.
  *
  * Before a command that needs a database for itself (DROP DATABASE, CREATE
- * DATABASE … TEMPLATE, RENAME, SET TABLESPACE) or our extension gone, its
- * processes are asked to leave: runs in flight are cancelled, uncounted.  They
- * stay away until the command, or its transaction, is over.  The wait is
+ * DATABASE … TEMPLATE, RENAME, SET TABLESPACE) or our extension gone or changed,
+ * its processes are asked to leave: runs in flight are cancelled, uncounted.
+ * They stay away until the command, or its transaction, is over.  The wait is
  * bounded, and can be cancelled; if they do not leave the command goes on and
  * says itself what is in its way.
+ *
+ * The launcher is told of a new database, and of one whose properties changed;
+ * the dispatcher of a segment that was rewritten, whose marks have other places.
  */
 #include "postgres.h"
 
@@ -15,6 +18,7 @@
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_authid.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
@@ -41,16 +45,18 @@ static ProcessUtility_hook_type next_process_utility = NULL;
 static object_access_hook_type next_object_access = NULL;
 
 /* What this transaction keeps us out of, until it ends. */
-typedef enum Blocking
+typedef struct Block
 {
-	BLOCKING_NOT,
-	BLOCKING_FOR_A_WHILE,		/* we come back, whatever becomes of the command */
-	BLOCKING_TO_DROP			/* we come back if it aborts */
-} Blocking;
+	int			level;			/* nesting level of the command; 0 = none */
+	bool		again;			/* somebody is to look there when it is over */
+} Block;
 
-static Blocking blocking[ENGINE_DATABASES];
-static int	blocking_level[ENGINE_DATABASES];	/* nesting level of the command */
+static Block blocks[ENGINE_DATABASES];
 static bool blocking_any = false;
+
+/* Told to the launcher at commit. */
+static Oid	database_created = InvalidOid;
+static bool databases_altered = false;
 
 /* ----------------------------------------------------------------
  * Blocking a database
@@ -68,27 +74,48 @@ is_empty(int index)
 	return empty;
 }
 
-/* Asks our processes to leave the database, and waits until they have. */
-static void
-block_database(Oid database, bool drop)
+/*
+ * Index of the database's entry with this session as one of those that block it,
+ * or -1.  One is made where none is, so that nobody is started meanwhile.
+ */
+static int
+enter_block(Oid database)
 {
-	TimestampTz patience = clock_add_ms(clock_now(), LEAVE_PATIENCE_MS);
 	int			index;
+	bool		made = false;
 
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
 	index = engine_find_database(database);
-	if (index >= 0)
+	if (index < 0 && (index = engine_make_database(database)) >= 0)
 	{
-		engine->databases[index].blocked_by = MyProcPid;
-		engine->databases[index].leave = true;
-		blocking[index] = drop ? BLOCKING_TO_DROP : BLOCKING_FOR_A_WHILE;
-		blocking_level[index] = GetCurrentTransactionNestLevel();
+		engine->databases[index].state = DATABASE_EXITED;
+		engine->databases[index].done = made = true;
+	}
+	if (index >= 0 && engine_block(index))
+	{
+		int			level = GetCurrentTransactionNestLevel();
+
+		/* what an outer level blocks stays blocked when this one is rolled back */
+		blocks[index].level = blocks[index].level > 0 ? Min(blocks[index].level, level) : level;
+		/* what becomes of an extension is looked at; a database that nobody had looked at is left alone */
+		blocks[index].again |= !made || database == MyDatabaseId;
 		blocking_any = true;
 	}
+	else
+		index = -1;
 	LWLockRelease(&engine->lock);
+	return index;
+}
+
+/* Asks our processes to leave the database, and waits until they have. */
+static void
+block_database(Oid database)
+{
+	TimestampTz patience = clock_add_ms(clock_now(), LEAVE_PATIENCE_MS);
+	int			index = enter_block(database);
+
 	if (index < 0)
 		return;
-
 	engine_wake_dispatcher(index);
 	for (int i = 0; i < engine->nslots; i++)
 	{
@@ -106,9 +133,9 @@ block_database(Oid database, bool drop)
 	}
 }
 
-/* Lets our processes back in where they are wanted: what this nesting level, or one within it, blocked. */
+/* Lets our processes back in: where this nesting level, or one within it, kept them out. */
 static void
-unblock(int level, bool committed)
+unblock(int level)
 {
 	bool		left = false;
 
@@ -117,24 +144,33 @@ unblock(int level, bool committed)
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < ENGINE_DATABASES; i++)
 	{
-		EngineDatabase *db = &engine->databases[i];
-
-		if (blocking[i] != BLOCKING_NOT && blocking_level[i] < level)
+		if (blocks[i].level == 0)
+			continue;
+		if (blocks[i].level < level)
 		{
 			left = true;
 			continue;
 		}
-		if (blocking[i] != BLOCKING_NOT && db->blocked_by == MyProcPid)
-		{
-			db->blocked_by = 0;
-			db->leave = false;
-			/* a dispatcher that comes in vain leaves at once */
-			if (!committed || blocking[i] == BLOCKING_FOR_A_WHILE)
-				db->wanted_again = true;
-		}
-		blocking[i] = BLOCKING_NOT;
+		engine_unblock(i, MyProcPid);
+		/* a dispatcher that comes in vain leaves at once */
+		engine->databases[i].wanted_again |= blocks[i].again;
+		memset(&blocks[i], 0, sizeof(blocks[i]));
 	}
 	blocking_any = left;
+	LWLockRelease(&engine->lock);
+	engine_wake_launcher();
+}
+
+/* Tells the launcher what it is to look at. */
+static void
+tell_launcher(void)
+{
+	if (!OidIsValid(database_created) && !databases_altered)
+		return;
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	if (OidIsValid(database_created))
+		(void) engine_make_database(database_created);
+	engine->databases_altered |= databases_altered;
 	LWLockRelease(&engine->lock);
 	engine_wake_launcher();
 }
@@ -142,8 +178,28 @@ unblock(int level, bool committed)
 static void
 ddl_xact_callback(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
-		unblock(0, event == XACT_EVENT_COMMIT);
+	switch (event)
+	{
+		case XACT_EVENT_PRE_PREPARE:
+			/* nobody could let our processes back in when it ends */
+			if (blocking_any)
+				ereport(ERROR,
+						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						 errmsg("cannot PREPARE a transaction that has dropped or updated extension \"reconcile\""),
+						 errhint("Use COMMIT.")));
+			break;
+		case XACT_EVENT_COMMIT:
+			tell_launcher();
+			/* FALLTHROUGH */
+		case XACT_EVENT_PREPARE:
+		case XACT_EVENT_ABORT:
+			unblock(0);
+			database_created = InvalidOid;
+			databases_altered = false;
+			break;
+		default:
+			break;
+	}
 }
 
 /* A command that is rolled back to a savepoint keeps nobody out. */
@@ -154,11 +210,11 @@ ddl_subxact_callback(SubXactEvent event, SubTransactionId subid,
 	int			level = GetCurrentTransactionNestLevel();
 
 	if (event == SUBXACT_EVENT_ABORT_SUB)
-		unblock(level, false);
+		unblock(level);
 	else if (event == SUBXACT_EVENT_COMMIT_SUB && blocking_any)
 	{
 		for (int i = 0; i < ENGINE_DATABASES; i++)
-			blocking_level[i] = Min(blocking_level[i], level - 1);
+			blocks[i].level = Min(blocks[i].level, level - 1);
 	}
 }
 
@@ -219,6 +275,15 @@ sets_tablespace(const AlterDatabaseStmt *statement)
 	return false;
 }
 
+/* Is our extension here, and the caller's? */
+static bool
+owns_extension(void)
+{
+	Oid			extension = get_extension_oid("reconcile", true);
+
+	return OidIsValid(extension) && compat_extension_owned(extension, GetUserId());
+}
+
 /* Does the statement drop our extension, by its name or with its schema? */
 static bool
 drops_extension(const DropStmt *statement)
@@ -230,13 +295,32 @@ drops_extension(const DropStmt *statement)
 	foreach(cell, statement->objects)
 	{
 		if (strcmp(strVal(lfirst(cell)), "reconcile") == 0)
-		{
-			Oid			extension = get_extension_oid("reconcile", true);
-
-			return OidIsValid(extension) && compat_extension_owned(extension, GetUserId());
-		}
+			return owns_extension();
 	}
 	return false;
+}
+
+/* Does it drop our extension because that belongs to one of the roles? */
+static bool
+drops_owned_extension(const DropOwnedStmt *statement)
+{
+	const Install *install = install_find();
+	ListCell   *cell;
+
+	if (install == NULL || !has_privs_of_role(GetUserId(), install->owner))
+		return false;
+	foreach(cell, statement->roles)
+	{
+		if (get_rolespec_oid(lfirst_node(RoleSpec, cell), true) == install->owner)
+			return true;
+	}
+	return false;
+}
+
+static bool
+updates_extension(const AlterExtensionStmt *statement)
+{
+	return strcmp(statement->extname, "reconcile") == 0 && owns_extension();
 }
 
 /* The database to block before the statement; InvalidOid: none. */
@@ -263,13 +347,17 @@ database_to_block(Node *statement)
 				owned_database(((AlterDatabaseStmt *) statement)->dbname) : InvalidOid;
 		case T_DropStmt:
 			return drops_extension((DropStmt *) statement) ? MyDatabaseId : InvalidOid;
+		case T_DropOwnedStmt:
+			return drops_owned_extension((DropOwnedStmt *) statement) ? MyDatabaseId : InvalidOid;
+		case T_AlterExtensionStmt:
+			return updates_extension((AlterExtensionStmt *) statement) ? MyDatabaseId : InvalidOid;
 		default:
 			return InvalidOid;
 	}
 }
 
 static bool
-finishes_prepared(Node *statement)
+commits_prepared(Node *statement)
 {
 	return IsA(statement, TransactionStmt) &&
 		((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED;
@@ -292,6 +380,16 @@ tell_of_prepared(void)
 		wake_reload();
 }
 
+/* A database that may have loops, or whose connections may be allowed or not by now. */
+static void
+note_database(Node *statement)
+{
+	if (IsA(statement, CreatedbStmt))
+		database_created = get_database_oid(((CreatedbStmt *) statement)->dbname, true);
+	else if (IsA(statement, AlterDatabaseStmt))
+		databases_altered = true;
+}
+
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,
@@ -299,34 +397,58 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 {
 	Node	   *statement = pstmt->utilityStmt;
 	Oid			database = InvalidOid;
-	bool		finishing = finishes_prepared(statement);
+	bool		committing = commits_prepared(statement);
 
 	if (IsTransactionState() && engine != NULL)
 		database = database_to_block(statement);
 	if (OidIsValid(database))
-		block_database(database, IsA(statement, DropdbStmt) || IsA(statement, DropStmt));
+		block_database(database);
 
 	if (next_process_utility)
 		next_process_utility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 	else
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 
-	if (finishing)
+	if (committing)
 		tell_of_prepared();
+	else if (engine != NULL)
+		note_database(statement);
+}
+
+/* Is it one of our segments, of which something was altered? */
+static bool
+is_segment(Oid relation)
+{
+	const Install *install = install_find();
+
+	for (int i = 0; install != NULL && i < MARK_SEGMENTS; i++)
+	{
+		if (install->segment[i] == relation)
+			return true;
+	}
+	return false;
 }
 
 /*
- * Our extension is dropped, by whatever command: the dispatcher is to look
- * whether it still has an install to serve.
+ * Whatever command it is.  Our extension is dropped, or gets another version: the
+ * dispatcher is to look whether there is an install that it can serve.  A segment
+ * is rewritten (VACUUM FULL, CLUSTER, ALTER TABLE): its marks are elsewhere.
  */
 static void
 object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
 {
 	if (next_object_access)
 		next_object_access(access, classId, objectId, subId, arg);
-	if (access == OAT_DROP && classId == ExtensionRelationId &&
-		get_extension_oid("reconcile", true) == objectId)
+	if (access != OAT_DROP && access != OAT_POST_ALTER)
+		return;
+	if (classId == ExtensionRelationId && get_extension_oid("reconcile", true) == objectId)
+	{
 		wake_reload();
+		if (access == OAT_POST_ALTER)
+			install_changed();
+	}
+	else if (classId == RelationRelationId && access == OAT_POST_ALTER && is_segment(objectId))
+		wake_rescan();
 }
 
 void

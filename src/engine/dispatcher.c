@@ -11,6 +11,7 @@
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "storage/ipc.h"
@@ -31,6 +32,7 @@
 #define RETRY_MS			1000	/* after a transaction of ours failed */
 #define PREPARED_LOOK_MS	5000	/* while prepared transactions with marks are there */
 #define LEAVE_LOOK_MS		20
+#define SCAN_BLOCKS			512		/* of a segment, read in one transaction */
 #define MESSAGES_MAX		1024	/* taken from the ring at once */
 
 extern PGDLLEXPORT void reconcile_dispatcher_main(Datum main_arg);
@@ -116,12 +118,13 @@ dispatcher_done(void)
 
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
 	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);
-	done = !self.db->reload || self.db->leave;
+	done = !self.db->reload || self.db->leave || self.db->retire;
 	if (done)
 	{
 		self.db->done = true;
+		self.db->wanted_again |= self.db->retire;
 		self.db->state = DATABASE_EXITED;
-		forget = !self.db->leave;
+		forget = !self.db->leave && !self.db->retire;
 	}
 	LWLockRelease(&self.db->ring_lock);
 	LWLockRelease(&engine->lock);
@@ -348,11 +351,59 @@ read_messages(void *arg)
 	}
 }
 
-static void
-rescan(void *arg)
+typedef struct ScanPlace
 {
+	int			segment;
+	BlockNumber block;
+} ScanPlace;
+
+static void
+scan_blocks(void *arg)
+{
+	ScanPlace  *place = arg;
+	BlockNumber next = place->block + SCAN_BLOCKS;
+
+	mark_scan(place->segment, place->block, next - 1, GetActiveSnapshot(), dispatcher_add_mark, NULL);
+	if (next < mark_segment_blocks(place->segment))
+		place->block = next;
+	else
+	{
+		place->segment++;
+		place->block = 0;
+	}
+}
+
+/*
+ * Reads all segments.  Where many marks wait that takes longer than a term may
+ * last: so it is done by parts, each with a newer snapshot, and what is led is
+ * renewed in between.  What comes into a part that was read comes by a message.
+ */
+static bool
+rescan(void)
+{
+	ScanPlace	place = {0};
+
 	due_clear(self.due);
-	mark_scan_all(GetActiveSnapshot(), dispatcher_add_mark, NULL);
+	while (place.segment < MARK_SEGMENTS)
+	{
+		dlist_iter	iter;
+
+		if (!process_transaction(scan_blocks, &place))
+			return false;
+		process_interrupts();
+		if (process_leaving())
+			proc_exit(1);
+		if (self.db->leave)
+			return false;
+		dlist_foreach(iter, &self.loops)
+		{
+			DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
+
+			if (loop->leading)
+				terms_tend(loop, clock_now());
+		}
+	}
+	return true;
 }
 
 /* Is a prepared transaction left that has marks?  It holds its lock on their segment. */
@@ -385,7 +436,14 @@ check_install(void *arg)
 {
 	InstallCheck *check = arg;
 	const Install *install = install_find();
+	const char *version = install == NULL ? install_version() : NULL;
 
+	if (version != NULL && !install_served(version))
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg(INSTALL_UNSERVED_MSG, RECONCILE_VERSION, version),
+				 errdetail("No loop of database \"%s\" is run.", get_database_name(MyDatabaseId)),
+				 errhint(INSTALL_UNSERVED_HINT)));
 	check->exists = install != NULL;
 	check->ours = check->exists && (self.schema == InvalidOid || install->schema == self.schema);
 	if (check->ours)
@@ -510,7 +568,7 @@ take_messages(TimestampTz now)
 	{
 		self.rescan_owed = false;
 		self.recount_owed = true;
-		if (!process_transaction(rescan, NULL))
+		if (!rescan())
 			owe_again(&self.rescan_owed, now);
 	}
 	else if (messages.n > 0 && !process_transaction(read_messages, &messages))
@@ -546,7 +604,7 @@ leave(void)
 		process_wait(LEAVE_LOOK_MS, "ReconcileDispatcher");
 	}
 	/* a successor elsewhere need not wait for terms that nobody leads */
-	if (!self.db->leave)
+	if (!self.db->leave || self.db->retire)
 	{
 		dlist_foreach(iter, &self.loops)
 		{
@@ -586,7 +644,13 @@ turn(void)
 	now = clock_now();
 	due_advance(self.due, now);
 	lend_answer(self.caught_up);
-	handout_assign();
+	if (!self.db->retire)
+		handout_assign();
+	else if (handout_retire())
+	{
+		leave();
+		return;
+	}
 	rotate_tend(now);
 	publish_turn_ends(now);
 	/* what waits for a loop that does not run now wakes nobody; what runs it will */

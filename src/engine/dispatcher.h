@@ -107,6 +107,7 @@ extern void handout_recall(const DispatchLoop *loop);	/* takes back what was giv
 extern void handout_cancel(const DispatchLoop *loop, CancelReason reason);	/* NULL: all */
 extern void handout_cancel_orphans(const char *loop_name);	/* runs of an earlier dispatcher */
 extern bool handout_leave(void);		/* asks all executors to leave; true when none is left */
+extern bool handout_retire(void);		/* takes back what is not begun; true when no run is left */
 extern bool handout_has_jobs(const DispatchLoop *loop);
 extern void handout_count_unbegun(void);	/* of all loops */
 

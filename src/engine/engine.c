@@ -109,7 +109,7 @@ database_facts(EngineFacts *facts)
 	facts->known = true;
 	facts->dispatching = db->state == DATABASE_RUNNING;
 	facts->failures = db->failures;
-	facts->blocked_by = db->blocked_by;
+	facts->blocked_by = engine_blocker(db);
 	facts->slot_wanted = db->slot_wanted;
 	facts->rotating_since = db->rotating_since;
 	LWLockAcquire(&db->ring_lock, LW_SHARED);

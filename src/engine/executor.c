@@ -347,8 +347,6 @@ reconcile_executor_main(Datum main_arg)
 		proc_exit(0);
 	BackgroundWorkerInitializeConnectionByOid(slot->database, slot->role, COMPAT_WORKER_CONNECT_FLAGS);
 	process_settings();
-	SetConfigOption("session_replication_role", "origin", PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("role", "none", PGC_SUSET, PGC_S_OVERRIDE);
 	run_context = AllocSetContextCreate(TopMemoryContext, "reconcile run", ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(run_context);
 

@@ -443,6 +443,20 @@ handout_leave(void)
 }
 
 bool
+handout_retire(void)
+{
+	TimestampTz now = clock_now();
+	bool		none = true;
+
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		for (int j = 0; j < EXEC_JOBS; j++)
+			none &= tracks[i][j].entity == NULL || job_recall(i, j, now);
+	}
+	return none;
+}
+
+bool
 handout_has_jobs(const DispatchLoop *loop)
 {
 	for (int i = 0; i < engine->nslots; i++)

@@ -4,12 +4,13 @@
  *
  * Static, one in the server, connected to the shared catalogues only.  At start
  * it sends a dispatcher to each database in turn, which leaves at once where
- * there is no loop; later a database is wanted when a loop is committed there.
- * It sleeps unless something is to be started.
+ * there is no loop; later a database is wanted when a loop is committed there, or
+ * it is made with one.  Where there are not worker processes enough for all
+ * databases and an executor, dispatchers take turns.  It sleeps unless something
+ * is to be started.
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
@@ -23,7 +24,6 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 #include "utils/varlena.h"
 
 #include "core/compat.h"
@@ -38,6 +38,9 @@
 #define BACKOFF_MAX_MS		60000
 #define HEALTHY_MS			60000	/* a life that resets the backoff */
 #define BLOCK_CHECK_MS		1000	/* is the session whose DDL blocks us still there? */
+#define TURN_MS				10000	/* a dispatcher serves that long before others get its process */
+#define REFUSALS_MAX		3		/* before a dispatcher makes room for an executor */
+#define REFUSAL_MS			10000	/* after it an executor that is still wanted has asked again */
 
 extern PGDLLEXPORT void reconcile_launcher_main(Datum main_arg);
 
@@ -86,7 +89,9 @@ is_listed(const char *name)
 static bool
 is_connectable(Form_pg_database form)
 {
-	return form->datallowconn && !form->datistemplate && is_listed(NameStr(form->datname));
+	/* one that DROP DATABASE has left half dropped cannot be connected to either */
+	return form->datallowconn && !form->datistemplate &&
+		form->datconnlimit != COMPAT_DATABASE_INVALID && is_listed(NameStr(form->datname));
 }
 
 /* Lists the databases to probe; in a transaction. */
@@ -126,25 +131,217 @@ typedef struct DatabaseCheck
 	bool		connectable;
 } DatabaseCheck;
 
-/* Is the database (still) there, and may we connect? */
+/*
+ * Is the database (still) there, and may we connect?  By a scan: whoever changed
+ * it tells us of it before he tells the caches, and an index may need a catalogue
+ * that a process without a database cannot read.
+ */
 static void
 check_database(void *arg)
 {
 	DatabaseCheck *check = arg;
-	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(check->database));
+	Relation	rel = table_open(DatabaseRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	HeapTuple	tuple;
 
 	check->connectable = false;
-	if (HeapTupleIsValid(tuple))
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
-		check->connectable = is_connectable((Form_pg_database) GETSTRUCT(tuple));
-		ReleaseSysCache(tuple);
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+
+		if (form->oid == check->database)
+			check->connectable = is_connectable(form);
 	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
 }
 
 static int64
 backoff_ms(int failures)
 {
 	return decide_backoff(BACKOFF_MIN_MS, BACKOFF_MAX_MS, failures - 1);
+}
+
+/* ----------------------------------------------------------------
+ * Where worker processes are short
+ * ----------------------------------------------------------------
+ */
+
+/* Were executors refused a process, lately and again and again? */
+static bool
+executors_refused(TimestampTz now)
+{
+	return engine->refusals >= REFUSALS_MAX && now < clock_add_ms(engine->executor_refused_at, REFUSAL_MS);
+}
+
+/* Is an entry to get a dispatcher now?  Under engine->lock. */
+static bool
+is_waiting(const EngineDatabase *db, TimestampTz now)
+{
+	return db->state == DATABASE_WANTED && engine_blocker(db) == 0 && db->start_after <= now;
+}
+
+/*
+ * May a dispatcher be started for the entry?  Where processes are short that of
+ * the database that was served longest ago, and none that would take an
+ * executor's.  Under engine->lock.
+ */
+static bool
+is_its_turn(int index, TimestampTz now)
+{
+	bool		for_executor = executors_refused(now);
+
+	if (engine->dispatcher_refused_at == 0 && !for_executor)
+		return true;
+	if (now < clock_add_ms(engine->dispatcher_refused_at, BACKOFF_MIN_MS))
+		return false;
+	for (int i = 0; i < ENGINE_DATABASES; i++)
+	{
+		EngineDatabase *db = &engine->databases[i];
+
+		if (for_executor && db->state == DATABASE_RUNNING)
+			return false;
+		if (is_waiting(db, now) && db->started_at < engine->databases[index].started_at)
+			return false;
+	}
+	return true;
+}
+
+/* Executors in the server, or in the database of an entry; *one becomes one that takes jobs. */
+static int
+count_executors(int index, ExecSlot **one)
+{
+	int			n = 0;
+
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		ExecSlot   *slot = engine_slot(i);
+
+		if (slot->state == EXEC_FREE || (index >= 0 && slot->database_index != index))
+			continue;
+		n++;
+		if (one != NULL && slot->state == EXEC_ATTACHED && !slot->leave)
+			*one = slot;
+	}
+	return n;
+}
+
+/* One of many executors leaves after its run. */
+static void
+retire_executor(void)
+{
+	ExecSlot   *victim = NULL;
+	int			most = 0;
+
+	for (int i = 0; i < ENGINE_DATABASES; i++)
+	{
+		ExecSlot   *one = NULL;
+		int			n = engine->databases[i].state == DATABASE_RUNNING ? count_executors(i, &one) : 0;
+
+		if (one != NULL && n > most)
+		{
+			most = n;
+			victim = one;
+		}
+	}
+	if (victim == NULL)
+		return;
+	SpinLockAcquire(&victim->mutex);
+	victim->leave = true;
+	SpinLockRelease(&victim->mutex);
+	engine_set_latch(victim->procno, victim->pid);
+}
+
+/* The dispatcher that has served longest leaves when its runs are over; false: its turn is not over. */
+static bool
+retire_dispatcher(TimestampTz now, int64 turn_ms)
+{
+	int			longest = -1;
+
+	for (int i = 0; i < ENGINE_DATABASES; i++)
+	{
+		EngineDatabase *db = &engine->databases[i];
+
+		if (db->state == DATABASE_RUNNING &&
+			(longest < 0 || db->started_at < engine->databases[longest].started_at))
+			longest = i;
+	}
+	if (longest < 0 || now < clock_add_ms(engine->databases[longest].started_at, turn_ms))
+		return false;
+	engine->databases[longest].retire = true;
+	engine_wake_dispatcher(longest);
+	return true;
+}
+
+/*
+ * Has somebody make room: for a dispatcher that waits one of many executors, or
+ * else a dispatcher whose turn is over; for an executor where there is none a
+ * dispatcher that is not the only one.
+ */
+static void
+make_room(TimestampTz now, int64 *wait_ms)
+{
+	int			running = 0;
+	bool		waiting = false;
+	bool		leaving = false;
+
+	if (engine->dispatcher_refused_at == 0 && !executors_refused(now))
+		return;
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < ENGINE_DATABASES; i++)
+	{
+		EngineDatabase *db = &engine->databases[i];
+
+		waiting |= is_waiting(db, now);
+		leaving |= db->state == DATABASE_RUNNING && (db->leave || db->retire);
+		running += db->state == DATABASE_RUNNING;
+	}
+	for (int i = 0; i < engine->nslots; i++)
+		leaving |= engine_slot(i)->state == EXEC_ATTACHED && engine_slot(i)->leave;
+	if (!waiting)
+		engine->dispatcher_refused_at = 0;
+	if (leaving)
+		;
+	else if (executors_refused(now) && count_executors(-1, NULL) == 0)
+	{
+		/* whether it helped is seen by what is refused from here on */
+		if (running > 1 && retire_dispatcher(now, 0))
+			engine->refusals = 0;
+	}
+	else if (waiting && count_executors(-1, NULL) > 1)
+		retire_executor();
+	else if (waiting)
+		(void) retire_dispatcher(now, TURN_MS);
+	LWLockRelease(&engine->lock);
+	if (waiting)
+		*wait_ms = Min(*wait_ms, BACKOFF_MIN_MS);
+}
+
+/* ----------------------------------------------------------------
+ * The databases
+ * ----------------------------------------------------------------
+ */
+
+/* Lets us back in where a session that kept us out has vanished. */
+static void
+tend_blockers(int index, int64 *wait_ms)
+{
+	EngineDatabase *db = &engine->databases[index];
+
+	for (int i = 0; i < ENGINE_BLOCKERS; i++)
+	{
+		int			pid = db->blockers[i];
+
+		if (pid == 0)
+			continue;
+		if (BackendPidGetProc(pid) == NULL)
+		{
+			engine_unblock(index, pid);
+			db->wanted_again = true;
+		}
+		else
+			*wait_ms = Min(*wait_ms, BLOCK_CHECK_MS);
+	}
 }
 
 /*
@@ -157,21 +354,13 @@ tend_database(int index, int64 *wait_ms)
 	EngineDatabase *db = &engine->databases[index];
 	TimestampTz now = clock_now();
 	DatabaseCheck check = {InvalidOid};
+	TimestampTz served_at = 0;
 	bool		start = false;
 	bool		checked;
 	uint32		generation = 0;
 
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
-	if (db->blocked_by != 0)
-	{
-		if (BackendPidGetProc(db->blocked_by) == NULL)
-		{
-			db->blocked_by = 0;
-			db->leave = false;
-		}
-		else
-			*wait_ms = Min(*wait_ms, BLOCK_CHECK_MS);
-	}
+	tend_blockers(index, wait_ms);
 	if (db->state == DATABASE_STARTING && now >= clock_add_ms(db->started_at, START_DEADLINE_MS))
 		db->state = DATABASE_EXITED;
 	if (db->state == DATABASE_STARTING)
@@ -181,7 +370,7 @@ tend_database(int index, int64 *wait_ms)
 		if (db->done && !db->wanted_again)
 		{
 			/* kept while a DDL command has it blocked: the command frees it */
-			if (db->blocked_by == 0)
+			if (engine_blocker(db) == 0)
 				db->state = DATABASE_FREE;
 		}
 		else
@@ -189,7 +378,7 @@ tend_database(int index, int64 *wait_ms)
 			if (db->done || now >= clock_add_ms(db->started_at, HEALTHY_MS))
 				db->failures = 0;
 			if (db->done)
-				db->start_after = 0;
+				db->start_after = db->retire ? clock_add_ms(now, TURN_MS) : 0;
 			else
 			{
 				db->failures++;
@@ -199,18 +388,21 @@ tend_database(int index, int64 *wait_ms)
 			}
 			db->state = DATABASE_WANTED;
 			db->done = false;
+			db->retire = false;
 			db->wanted_again = false;
 		}
 	}
-	if (db->state == DATABASE_WANTED && db->blocked_by == 0)
+	if (db->state == DATABASE_WANTED && engine_blocker(db) == 0)
 	{
 		if (db->start_after > now)
 			*wait_ms = Min(*wait_ms, (db->start_after - now) / 1000 + 1);
-		else
+		else if (is_its_turn(index, now))
 		{
 			start = true;
 			check.database = db->database;
 		}
+		else
+			*wait_ms = Min(*wait_ms, BACKOFF_MIN_MS);
 	}
 	LWLockRelease(&engine->lock);
 	if (!start)
@@ -236,30 +428,34 @@ tend_database(int index, int64 *wait_ms)
 	}
 
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
-	start = db->state == DATABASE_WANTED && db->database == check.database && db->blocked_by == 0;
+	start = db->state == DATABASE_WANTED && db->database == check.database && engine_blocker(db) == 0;
 	if (start)
 	{
+		served_at = db->started_at;
 		db->state = DATABASE_STARTING;
 		db->started_at = now;
-		db->leave = false;
+		db->leave = db->retire = false;
 		generation = ++db->generation;
 	}
 	LWLockRelease(&engine->lock);
 	if (!start)
 		return;
 
-	if (!process_register("reconcile dispatcher", "reconcile_dispatcher_main", check.database, index, generation))
+	if (process_register("reconcile dispatcher", "reconcile_dispatcher_main", check.database, index, generation))
 	{
-		LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
-		if (db->state == DATABASE_STARTING && db->generation == generation)
-		{
-			db->state = DATABASE_WANTED;
-			db->start_after = clock_add_ms(now, BACKOFF_MIN_MS);
-		}
-		LWLockRelease(&engine->lock);
-		engine_warn_no_worker("a dispatcher");
-		*wait_ms = Min(*wait_ms, BACKOFF_MIN_MS);
+		engine->dispatcher_refused_at = 0;
+		return;
 	}
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	if (db->state == DATABASE_STARTING && db->generation == generation)
+	{
+		db->state = DATABASE_WANTED;
+		db->started_at = served_at;
+	}
+	engine->dispatcher_refused_at = now;
+	LWLockRelease(&engine->lock);
+	engine_warn_no_worker("a dispatcher");
+	*wait_ms = Min(*wait_ms, BACKOFF_MIN_MS);
 }
 
 /* Makes an entry for the next database to probe, one at a time. */
@@ -267,16 +463,24 @@ static void
 next_probe(void)
 {
 	bool		starting = false;
+	int			index;
 
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < ENGINE_DATABASES; i++)
 		starting |= engine->databases[i].state == DATABASE_STARTING;
-	if (!starting && engine_make_database(probes[nprobes - 1]) >= 0)
+	if (!starting && (index = engine_make_database(probes[nprobes - 1])) >= 0)
+	{
+		EngineDatabase *db = &engine->databases[index];
+
+		/* one that leaves, perhaps as its database was not listed a moment ago, comes back */
+		if (db->state != DATABASE_RUNNING || db->leave)
+			db->wanted_again = true;
 		nprobes--;
+	}
 	LWLockRelease(&engine->lock);
 }
 
-/* After a change of reconcile.databases: who serves one that is not named leaves it. */
+/* After a change of reconcile.databases, or of databases: who serves one that is not to be served leaves it. */
 static void
 leave_unlisted(void)
 {
@@ -312,6 +516,11 @@ reconcile_launcher_main(Datum main_arg)
 		list_owed |= process_interrupts();
 		if (process_leaving())
 			proc_exit(1);		/* 0 would unregister us for good */
+		if (engine->databases_altered)
+		{
+			engine->databases_altered = false;
+			list_owed = true;
+		}
 		if (list_owed && process_transaction(list_databases, NULL))
 		{
 			list_owed = false;
@@ -327,6 +536,7 @@ reconcile_launcher_main(Datum main_arg)
 			if (engine->databases[i].state != DATABASE_FREE)
 				tend_database(i, &wait_ms);
 		}
+		make_room(clock_now(), &wait_ms);
 		process_wait(wait_ms == PG_INT32_MAX ? -1 : (long) wait_ms, "ReconcileLauncher");
 	}
 }

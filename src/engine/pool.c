@@ -21,6 +21,7 @@
 
 #define RETRY_MIN_MS		1000	/* after a role could not connect, or no worker was free */
 #define RETRY_MAX_MS		60000
+#define DISPATCHER_FIRST_MS	5000	/* an executor does not take the process that a dispatcher was refused */
 #define TURN_MS				1000	/* an executor keeps its slot that long before another pool's turn */
 
 /* Roles whose executors could not connect. */
@@ -106,6 +107,38 @@ role_in_trouble(Oid role, TimestampTz now)
 			return true;
 		}
 	}
+	return false;
+}
+
+typedef struct RoleCheck
+{
+	Oid			role;
+	const char *problem;		/* NULL: it can connect */
+} RoleCheck;
+
+static void
+check_role(void *arg)
+{
+	RoleCheck  *check = arg;
+
+	check->problem = loop_owner_problem(check->role);
+}
+
+/* An executor that cannot connect would only say so in the log, each time. */
+static bool
+role_can_connect(Oid role, TimestampTz now)
+{
+	static Oid	logged = InvalidOid;
+	RoleCheck	check = {role};
+
+	if (process_transaction(check_role, &check) && check.problem == NULL)
+		return true;
+	role_trouble(role, now);
+	if (check.problem != NULL && logged != role)
+		ereport(LOG,
+				(errmsg("a loop of the role with OID %u cannot run: %s", role, check.problem),
+				 errhint("Put that right, or change the loop with reconcile.alter_loop().")));
+	logged = role;
 	return false;
 }
 
@@ -306,16 +339,40 @@ pool_free(int i, TimestampTz now)
 	slot_give(slot);
 }
 
+/* No worker process is to be had: tries again later. */
+static void
+refused(TimestampTz now)
+{
+	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
+	engine->refusals++;
+	engine->executor_refused_at = now;
+	LWLockRelease(&engine->lock);
+	engine_wake_launcher();
+	engine_warn_no_worker("an executor");
+	no_worker_ms = no_worker_ms == 0 ? RETRY_MIN_MS : Min(no_worker_ms * 2, 8 * RETRY_MIN_MS);
+	no_worker_until = clock_add_ms(now, no_worker_ms);
+	dispatcher_wake_at(no_worker_until);
+}
+
 bool
 pool_start(Oid role, TimestampTz now)
 {
+	TimestampTz dispatcher_first = engine->dispatcher_refused_at;
 	int			i;
 
 	if (role_in_trouble(role, now))
 		return false;
+	if (dispatcher_first != 0)
+		no_worker_until = Max(no_worker_until, clock_add_ms(dispatcher_first, DISPATCHER_FIRST_MS));
 	if (no_worker_until > now)
 	{
 		dispatcher_wake_at(no_worker_until);
+		return false;
+	}
+
+	if (!role_can_connect(role, now))
+	{
+		(void) role_in_trouble(role, now);
 		return false;
 	}
 
@@ -334,14 +391,12 @@ pool_start(Oid role, TimestampTz now)
 						 dispatcher->db->database, i, engine_slot(i)->generation))
 	{
 		no_worker_ms = 0;
+		engine->refusals = 0;
 		return true;
 	}
 
 	slot_give(engine_slot(i));
-	engine_warn_no_worker("an executor");
-	no_worker_ms = no_worker_ms == 0 ? RETRY_MIN_MS : Min(no_worker_ms * 2, 8 * RETRY_MIN_MS);
-	no_worker_until = clock_add_ms(now, no_worker_ms);
-	dispatcher_wake_at(no_worker_until);
+	refused(now);
 	return false;
 }
 

@@ -59,6 +59,9 @@ process_settings(void)
 		{"statement_timeout", "0"},
 		{"lock_timeout", "0"},
 		{"idle_in_transaction_session_timeout", "0"},
+		/* triggers of ours, and of users, are to fire */
+		{"session_replication_role", "origin"},
+		{"role", "none"},
 	};
 
 	for (int i = 0; i < lengthof(fixed); i++)

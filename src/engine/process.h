@@ -15,7 +15,10 @@
  */
 extern void process_setup(void);
 
-/* After connecting: READ COMMITTED, read-write and no time limits, whatever is set for the role or the database. */
+/*
+ * After connecting, whatever is set for the role or the database: READ
+ * COMMITTED, read-write, no time limits, no other role, and triggers fire.
+ */
 extern void process_settings(void);
 
 /* Marks the process as busy (a SIGTERM is then an interrupt) or idle. */

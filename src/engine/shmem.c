@@ -161,13 +161,59 @@ engine_make_database(Oid database)
 		db->wanted_again = false;
 		db->failures = 0;
 		db->start_after = 0;
-		db->blocked_by = 0;
-		db->leave = false;
+		memset(db->blockers, 0, sizeof(db->blockers));
+		db->leave = db->retire = false;
+		db->started_at = 0;
 		db->slot_wanted = false;
 		pg_atomic_write_u32(&db->segment, 0);
 		index = i;
 	}
 	return index;
+}
+
+bool
+engine_block(int index)
+{
+	EngineDatabase *db = &engine->databases[index];
+	int		   *place = NULL;
+
+	for (int i = 0; i < ENGINE_BLOCKERS; i++)
+	{
+		if (db->blockers[i] == MyProcPid)
+			place = &db->blockers[i];
+		else if (db->blockers[i] == 0 && place == NULL)
+			place = &db->blockers[i];
+	}
+	if (place == NULL)
+		return false;
+	*place = MyProcPid;
+	db->leave = true;
+	return true;
+}
+
+void
+engine_unblock(int index, int pid)
+{
+	EngineDatabase *db = &engine->databases[index];
+
+	for (int i = 0; i < ENGINE_BLOCKERS; i++)
+	{
+		if (db->blockers[i] == pid)
+			db->blockers[i] = 0;
+	}
+	if (engine_blocker(db) == 0)
+		db->leave = false;
+}
+
+int
+engine_blocker(const EngineDatabase *db)
+{
+	for (int i = 0; i < ENGINE_BLOCKERS; i++)
+	{
+		if (db->blockers[i] != 0)
+			return db->blockers[i];
+	}
+	return 0;
 }
 
 int

@@ -27,6 +27,7 @@
 #include "loop/run.h"
 
 #define ENGINE_DATABASES	32	/* databases that can have a dispatcher */
+#define ENGINE_BLOCKERS	8		/* sessions whose DDL may keep us out of one database at a time */
 #define EXEC_JOBS			2	/* the run in progress, and one more of the same loop */
 
 typedef enum DatabaseState
@@ -51,8 +52,9 @@ typedef struct EngineDatabase
 	int			failures;		/* exits in a row that nobody asked for */
 	TimestampTz started_at;
 	TimestampTz start_after;	/* backoff; 0 = at once */
-	int			blocked_by;		/* pid of a session whose DDL keeps us out, 0 = none */
+	int			blockers[ENGINE_BLOCKERS];	/* pids of sessions whose DDL keeps us out; 0 = none */
 	bool		leave;			/* all our processes are to leave this database */
+	bool		retire;			/* so is its dispatcher, when its runs are over, for others to have a turn */
 	bool		slot_wanted;	/* it would start an executor if a slot came free */
 
 	pg_atomic_uint32 segment;	/* the current mark segment */
@@ -167,6 +169,10 @@ typedef struct Engine
 	int			nslots;
 	int			ring_size;
 	TimestampTz warned_at;		/* of the last WARNING about worker processes */
+	bool		databases_altered;	/* the launcher is to look at all of them */
+	int			refusals;		/* executors in a row for which no worker process was to be had */
+	TimestampTz executor_refused_at;	/* the last time */
+	TimestampTz dispatcher_refused_at;	/* the same for one that is still wanted; 0 = none is */
 	ConditionVariable lease_changed;	/* a lease was released or granted somewhere */
 	pg_atomic_uint64 restarts;	/* of processes that nobody had asked to leave */
 	StatsTable	stats;
@@ -190,6 +196,19 @@ extern int	engine_find_database(Oid database);
  * The caller holds engine->lock exclusively.
  */
 extern int	engine_make_database(Oid database);
+
+/*
+ * Notes that this session's DDL keeps us out of a database.  False: as many as
+ * there is room for do that already.  The caller holds engine->lock exclusively,
+ * as for the next.
+ */
+extern bool engine_block(int index);
+
+/* The session no longer does; the last one lets us back in. */
+extern void engine_unblock(int index, int pid);
+
+/* A session whose DDL keeps us out of a database, or 0. */
+extern int	engine_blocker(const EngineDatabase *db);
 
 /* This backend's database: its index if a dispatcher may be there, else -1. */
 extern int	engine_my_database(void);

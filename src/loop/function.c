@@ -10,10 +10,12 @@
 
 #include "access/htup_details.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "nodes/value.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
@@ -261,4 +263,21 @@ loop_set_function(LoopRules *rules, LoopFunction which, const char *text)
 			elog(ERROR, "cache lookup failed for function %u", function);
 	}
 	strlcpy(loop_function(rules, which), signature, SIGNATURE_MAX);
+}
+
+const char *
+loop_owner_problem(Oid owner)
+{
+	HeapTuple	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(owner));
+	bool		login;
+
+	if (!HeapTupleIsValid(tuple))
+		return "its owner is gone";
+	login = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin;
+	ReleaseSysCache(tuple);
+	if (COMPAT_OWNER_NEEDS_LOGIN && !login)
+		return "its owner has no LOGIN, which this version of PostgreSQL asks for";
+	if (!compat_database_connect_ok(MyDatabaseId, owner))
+		return "its owner may not connect to this database";
+	return NULL;
 }

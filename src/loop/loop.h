@@ -112,6 +112,9 @@ typedef enum LoopFunctionProblem
 
 extern LoopFunctionProblem loop_function_problem(Oid function, Oid owner);
 
+/* Why no executor can connect to this database as the owner of a loop, or NULL. */
+extern const char *loop_owner_problem(Oid owner);
+
 /*
  * Resolves what the caller named, by his search path, into *rules; rules->owner
  * is known.  22023, 42501 or 42883, naming the argument.

@@ -10,13 +10,10 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/syscache.h"
 
 #include "core/access.h"
 #include "core/compat.h"
@@ -110,19 +107,10 @@ check_preload(Health *health)
 static void
 check_version(Health *health)
 {
-	static SqlPlan plan = {
-		"SELECT x.extversion FROM pg_catalog.pg_extension x WHERE x.extname OPERATOR(pg_catalog.=) 'reconcile'", 0, {0}
-	};
-	SqlScope	scope;
-	char	   *installed = NULL;
+	char	   *installed = install_version();
 
-	sql_begin(&scope);
-	if (sql_run(&plan, NULL, NULL) > 0)
-		installed = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 1, NULL)));
-	sql_end(&scope);
-	if (installed != NULL && strcmp(installed, RECONCILE_VERSION) != 0)
-		crit(health, psprintf("the library is of version %s, the extension of version %s", RECONCILE_VERSION, installed),
-			 "Run ALTER EXTENSION reconcile UPDATE, or restart the server if it still has an older library loaded.");
+	if (installed != NULL && !install_served(installed))
+		crit(health, psprintf(INSTALL_UNSERVED_MSG, RECONCILE_VERSION, installed), INSTALL_UNSERVED_HINT);
 }
 
 static void
@@ -218,23 +206,6 @@ function_trouble(const LoopRules *rules, LoopFunction which)
 	return NULL;
 }
 
-static const char *
-owner_trouble(Oid owner)
-{
-	HeapTuple	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(owner));
-	bool		login;
-
-	if (!HeapTupleIsValid(tuple))
-		return "its owner is gone";
-	login = ((Form_pg_authid) GETSTRUCT(tuple))->rolcanlogin;
-	ReleaseSysCache(tuple);
-	if (COMPAT_OWNER_NEEDS_LOGIN && !login)
-		return "its owner has no LOGIN, which this version of PostgreSQL asks for";
-	if (!compat_database_connect_ok(MyDatabaseId, owner))
-		return "its owner may not connect to this database";
-	return NULL;
-}
-
 static void
 check_loops(Health *health)
 {
@@ -245,7 +216,7 @@ check_loops(Health *health)
 
 		if (!seen->enabled || !loop_read(seen->reconciler_id, &rules))
 			continue;
-		trouble = owner_trouble(rules.owner);
+		trouble = loop_owner_problem(rules.owner);
 		if (trouble == NULL)
 			trouble = function_trouble(&rules, LOOP_RECONCILER);
 		if (trouble == NULL)
@@ -526,7 +497,7 @@ check_segments(Health *health)
 
 static const Check checks[] = {
 	{"preload", check_preload, "the library is preloaded"},
-	{"version", check_version, "library and extension are of one version"},
+	{"version", check_version, "the library serves the extension's version"},
 	{"dispatcher", check_dispatcher, "the dispatcher runs, or there is no work for one"},
 	{"workers", check_workers, "no loop of this database waits for a worker's slot"},
 	{"settings", check_settings, "the server has room for all worker processes"},
@@ -553,9 +524,16 @@ reconcile_health_checks(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	health.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	health.standby = RecoveryInProgress();
-	health.nseen = sight_read(&health.seen);
 	health.preloaded = engine_facts(&health.facts);
 	health.now = clock_now();
+	/* with tables that we may not know nothing else can be said */
+	if (install_find() == NULL)
+	{
+		health.check = "version";
+		check_version(&health);
+		return (Datum) 0;
+	}
+	health.nseen = sight_read(&health.seen);
 	for_each_loop(&health, seen)
 		health.nloops++;
 	for (int i = 0; i < lengthof(checks); i++)
