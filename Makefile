@@ -63,6 +63,7 @@ OBJS = \
 	src/loop/repository.o \
 	src/loop/dead.o \
 	src/loop/run.o \
+	src/loop/lost.o \
 	src/loop/compact.o \
 	src/loop/run_loop.o \
 	src/loop/run_entity.o \
@@ -76,12 +77,14 @@ OBJS = \
 	src/engine/stats.o \
 	src/engine/runlog.o \
 	src/engine/wakeup.o \
+	src/engine/crash.o \
 	src/engine/process.o \
 	src/engine/launcher.o \
 	src/engine/dispatcher.o \
 	src/engine/terms.o \
 	src/engine/resync.o \
 	src/engine/pool.o \
+	src/engine/suspects.o \
 	src/engine/handout.o \
 	src/engine/lend.o \
 	src/engine/lend_answer.o \

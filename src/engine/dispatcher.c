@@ -187,6 +187,7 @@ bool
 dispatcher_loop_runs(const DispatchLoop *loop, TimestampTz now)
 {
 	return loop->rules.enabled && !loop->rules.paused && loop->suspended_until <= now &&
+		loop->uncounted_until <= now &&
 		(!loop_leads(&loop->rules) || (loop->leading && now < loop->expires_at));
 }
 
@@ -563,6 +564,8 @@ take_messages(TimestampTz now)
 	}
 	if (self.reload_owed)
 		bring_loops_up_to_date(now);
+	if (!self.reload_owed)
+		suspects_book(now);
 	look_after_prepared(now);
 	if (self.rescan_owed)
 	{

@@ -6,6 +6,7 @@
  *		terms.c			leases of its loops
  *		resync.c		their tickers
  *		handout.c		jobs
+ *		suspects.c		runs that took the server down
  *		lend_answer.c	entities for outside workers
  *		pool.c			executor slots
  *		rotate.c		rotation of the mark segments
@@ -37,6 +38,8 @@ typedef struct DispatchLoop
 	TimestampTz suspended_until;
 	int64		suspend_ms;
 	TimestampTz suspend_logged_at;	/* 0 = not since its last run */
+
+	TimestampTz uncounted_until;	/* a crash of a run of it could not be booked yet */
 
 	TimestampTz resync_at;		/* the next tick; 0 = as soon as the loop runs */
 
@@ -110,6 +113,14 @@ extern bool handout_leave(void);		/* asks all executors to leave; true when none
 extern bool handout_retire(void);		/* takes back what is not begun; true when no run is left */
 extern bool handout_has_jobs(const DispatchLoop *loop);
 extern void handout_count_unbegun(void);	/* of all loops */
+
+/* suspects.c */
+extern void suspects_book(TimestampTz now); /* once the loops are known, before the marks are read */
+extern void suspects_tend(TimestampTz now); /* before anything is given out */
+extern void suspects_ran(const char *loop_name, const char *entity_id); /* and the server is still there */
+
+/* What of the loop may be given out now: the entity (may be NULL), or who runs alone. */
+extern DueEntity *suspects_choose(const DispatchLoop *loop, DueEntity *entity);
 
 /* pool.c */
 extern bool pool_is_mine(const ExecSlot *slot);	/* has an executor of this dispatcher */

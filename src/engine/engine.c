@@ -12,6 +12,7 @@
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/wake.h"
+#include "engine/crash.h"
 #include "engine/engine.h"
 #include "engine/lend.h"
 #include "engine/runlog.h"
@@ -20,6 +21,7 @@
 #include "lease/lease.h"
 #include "loop/dead.h"
 #include "loop/mark.h"
+#include "loop/run.h"
 
 /* When this life of the server began, if the one before it ended in a crash; else 0. */
 static TimestampTz
@@ -61,6 +63,7 @@ engine_init(void)
 	lease_started_at_hook = started_after_crash;
 	lease_wait_hook = wait_for_lease;
 	run_observed_hook = observe_run;
+	run_calls_hook = crash_note;
 	run_expected_hook = runlog_expect;
 	run_in_flight_hook = stats_in_flight;
 	dead_changed_hook = stats_dead_changed;

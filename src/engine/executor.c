@@ -32,6 +32,7 @@
 #include "core/errors.h"
 #include "core/guc.h"
 #include "core/testpoint.h"
+#include "engine/crash.h"
 #include "engine/engine.h"
 #include "engine/process.h"
 #include "engine/shmem.h"
@@ -71,6 +72,10 @@ executor_detach(int code, Datum arg)
 {
 	bool		orphan;
 
+	/* otherwise user code has ended the process in its own way, maybe with a status that ends the server */
+	if (code == 0 || code == 1)
+		crash_clear();
+
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
 	orphan = !dispatcher_alive();
 	SpinLockAcquire(&slot->mutex);
@@ -103,7 +108,10 @@ executor_attach(int index, uint32 generation)
 	}
 	SpinLockRelease(&slot->mutex);
 	if (attached)
+	{
+		crash_attach(index);
 		before_shmem_exit(executor_detach, (Datum) 0);
+	}
 	return attached;
 }
 
@@ -262,6 +270,7 @@ job_execute(ExecJob *job)
 	pgstat_report_activity(STATE_RUNNING, activity);
 
 	job_run(job);
+	crash_clear();
 
 	debug_query_string = NULL;
 	pgstat_report_activity(STATE_IDLE, NULL);

@@ -119,6 +119,7 @@ finished(JobTrack *track, ExecJob *job, TimestampTz now)
 			loop->suspend_logged_at = 0;
 			loop->run_us = (loop->run_us * 7 + (now - job->started_at)) / 8;
 			job_observe(job);
+			suspects_ran(loop->rules.loop_name, track->entity->entity_id);
 			due_answered(dispatcher->due, track->entity, job->has_look ? &job->look : NULL, now);
 			break;
 		case RUN_DROPPED:
@@ -200,11 +201,13 @@ book_vanished(void *arg)
 	vanished->run.epoch = vanished->job->epoch;
 	error.sqlerrcode = ERRCODE_ADMIN_SHUTDOWN;
 	error.message = "the process that ran it was terminated";
+	vanished->run.loss = LOSS_PROCESS;
 	if (vanished->job->rules.timeout_ms > 0 &&
 		clock_now() >= clock_add_ms(vanished->job->started_at, vanished->job->rules.timeout_ms))
 	{
 		error.sqlerrcode = ERRCODE_QUERY_CANCELED;
 		error.message = "the run was terminated after its timeout";
+		vanished->run.loss = LOSS_NONE;
 	}
 	run_book_failure(&vanished->run, &error);
 }
@@ -238,6 +241,7 @@ job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 			job->sqlstate = vanished.run.sqlstate;
 			job->attempt = vanished.run.attempt;
 			job_observe(job);
+			suspects_ran(job->rules.loop_name, job->entity_id);
 		}
 		pg_atomic_fetch_add_u64(&engine->restarts, 1);
 	}
@@ -503,16 +507,19 @@ count_executors(void)
 static DueEntity *
 next_entity(const DispatchLoop *loop)
 {
-	DueEntity  *entity;
+	DueEntity  *entity = NULL;
 
 	if (loop->due->nready == 0)
 		return NULL;
 	if (loop->rules.reconciler[0] != '\0')
-		return due_first(loop->due);
-	if (loop->rules.lister[0] == '\0')
-		return NULL;
-	entity = due_find(dispatcher->due, loop->due, "");
-	return entity != NULL && entity->state == DUE_READY ? entity : NULL;
+		entity = due_first(loop->due);
+	else if (loop->rules.lister[0] != '\0')
+	{
+		entity = due_find(dispatcher->due, loop->due, "");
+		if (entity != NULL && entity->state != DUE_READY)
+			entity = NULL;
+	}
+	return suspects_choose(loop, entity);
 }
 
 void
@@ -743,6 +750,7 @@ handout_assign(void)
 	TimestampTz now = clock_now();
 
 	count_executors();
+	suspects_tend(now);
 	tend_waiting(now);
 	assign_to_idle(now);
 	assign_ahead(now);

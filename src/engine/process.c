@@ -21,6 +21,7 @@
 #include "utils/snapmgr.h"
 
 #include "core/compat.h"
+#include "engine/crash.h"
 #include "engine/process.h"
 
 static volatile sig_atomic_t busy = false;
@@ -46,6 +47,7 @@ process_setup(void)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, terminate_handler);
 	pqsignal(SIGINT, StatementCancelHandler);
+	pqsignal(SIGQUIT, crash_quit_handler);
 	BackgroundWorkerUnblockSignals();
 }
 

@@ -14,6 +14,7 @@
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/guc.h"
+#include "engine/crash.h"
 #include "engine/lend.h"
 #include "engine/engine.h"
 #include "engine/shmem.h"
@@ -81,12 +82,12 @@ shmem_startup(void)
 		memset(engine, 0, rings_offset());
 		LWLockInitialize(&engine->lock, tranche);
 		ConditionVariableInit(&engine->lease_changed);
-		pg_atomic_init_u64(&engine->restarts, 0);
 		stats_init(&engine->stats, tranche);
 		ConditionVariableInit(&engine->run_ended);
 		engine->started_at = clock_now();
 		engine->crashed = last_life_crashed();
 		engine->nslots = guc_max_workers;
+		pg_atomic_init_u64(&engine->restarts, crash_start(engine->nslots, engine->crashed));
 		engine->ring_size = guc_ring_size;
 		for (int i = 0; i < ENGINE_DATABASES; i++)
 		{

@@ -177,6 +177,13 @@ typedef struct Engine
 	pg_atomic_uint64 restarts;	/* of processes that nobody had asked to leave */
 	StatsTable	stats;
 	ConditionVariable run_ended;	/* an executor's run has ended somewhere */
+
+	/* a suspect that runs alone (suspects.c); under lock, but for a hint */
+	int			alone;			/* index + 1 of its database; 0 = none */
+	TimestampTz alone_since;
+	TimestampTz alone_until;	/* it counts no longer then */
+	TimestampTz alone_again;	/* when there may be another */
+
 	EngineDatabase databases[ENGINE_DATABASES];
 	/* then nslots ExecSlot, then ENGINE_DATABASES rings of ring_size WakeMark */
 } Engine;

@@ -151,7 +151,7 @@ claim_settle(const LoopRules *rules, const char *entity_id, Entity *entity, bool
 		return true;
 	}
 	observe(rules, entity_id, entity, RESULT_PERMANENT, ERRCODE_STALE_CLAIM, entity->claim.expires_at);
-	entity_failed(rules->loop_name, entity_id, entity->failures, "attempts",
+	entity_failed(rules->loop_name, entity_id, entity->failures, entity->crashes, "attempts",
 				  ERRCODE_STALE_CLAIM, "the claim of its worker ran out");
 	return false;
 }
@@ -307,11 +307,13 @@ claim_fail(const LoopRules *rules, const char *entity_id, const Entity *entity,
 	facts.failed = true;
 	facts.sqlstate = permanent ? ERRCODE_PERMANENT_FAILURE : ERRCODE_RAISE_EXCEPTION;
 	facts.failures = entity->failures - 1;	/* the claim counted this one */
+	facts.crashes = entity->crashes;
 	facts.random = pg_prng_double(&pg_global_prng_state);
 	decision = decide_run(rules, &facts);
 	observe(rules, entity_id, entity, decision.result, facts.sqlstate, clock_now());
 	delete_deadline(rules, entity_id, &entity->claim);
-	entity_failed(rules->loop_name, entity_id, decision.failures, decision.died_of, facts.sqlstate, error);
+	entity_failed(rules->loop_name, entity_id, decision.failures, decision.crashes, decision.died_of,
+				  facts.sqlstate, error);
 	if (decision.look)
 		insert_look(rules, entity_id, MARK_BACKOFF, retry_ms >= 0 ? retry_ms : decision.look_ms);
 }

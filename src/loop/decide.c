@@ -13,6 +13,8 @@
 #include "core/errors.h"
 #include "loop/decide.h"
 
+#define CRASHES_MAX		3		/* without max_attempts: each may have taken the whole server down */
+
 typedef enum Delay
 {
 	DELAY_NONE,					/* no next look */
@@ -44,6 +46,21 @@ is_last_attempt(const LoopRules *rules, const RunFacts *facts)
 	return facts->failed && rules->max_attempts >= 0 && facts->failures + 1 >= rules->max_attempts;
 }
 
+static int
+crashes_with(const RunFacts *facts)
+{
+	return Min(Max(facts->crashes, 0), PG_INT32_MAX - 1) + facts->crashed;
+}
+
+/* What fails otherwise in between makes a run that crashes no better. */
+static bool
+is_last_crash(const LoopRules *rules, const RunFacts *facts)
+{
+	if (rules->max_attempts >= 0)
+		return is_last_attempt(rules, facts) && (facts->crashed || crashes_with(facts) >= CRASHES_MAX);
+	return facts->failed && crashes_with(facts) >= CRASHES_MAX;
+}
+
 static bool
 is_failure(const LoopRules *rules, const RunFacts *facts)
 {
@@ -65,6 +82,8 @@ always(const LoopRules *rules, const RunFacts *facts)
 static const Rule rule_table[] = {
 	/* an error that says so, or a write at a stale epoch, is final */
 	{10, is_permanent, RESULT_PERMANENT, DELAY_NONE, true, "permanent"},
+	/* a run that ended its process, at the last attempt that the loop allows, is revived by an operator alone */
+	{15, is_last_crash, RESULT_PERMANENT, DELAY_NONE, true, "crash"},
 	/* an error at the last attempt that the loop allows is final too */
 	{20, is_last_attempt, RESULT_PERMANENT, DELAY_NONE, true, "attempts"},
 	/* any other error is tried again after a backoff */
@@ -99,6 +118,7 @@ decide_run(const LoopRules *rules, const RunFacts *facts)
 	decision.result = rule->result;
 	decision.died_of = rule->died_of;
 	decision.failures = rule->counts ? Min(facts->failures, PG_INT32_MAX - 1) + 1 : 0;
+	decision.crashes = rule->counts ? crashes_with(facts) : 0;
 	switch (rule->delay)
 	{
 		case DELAY_NONE:

@@ -22,6 +22,8 @@ typedef struct RunFacts
 	bool		asked;			/* success: the function asked for a time */
 	int64		asked_ms;		/* success: it, 0 or less = asked for nothing */
 	int			failures;		/* consecutive ones before this run */
+	bool		crashed;		/* of a failure: it ended its process */
+	int			crashes;		/* runs that did so since the last success, before this one */
 	double		random;			/* in [0, 1), for jitter */
 } RunFacts;
 
@@ -31,7 +33,8 @@ typedef struct RunDecision
 	bool		look;			/* look again, after look_ms */
 	int64		look_ms;
 	int			failures;		/* from now on */
-	const char *died_of;		/* NULL, "permanent" or "attempts" */
+	int			crashes;		/* the same */
+	const char *died_of;		/* NULL, "permanent", "attempts" or "crash" */
 	int			rule;			/* number of the rule that decided */
 } RunDecision;
 

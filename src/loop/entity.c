@@ -18,7 +18,7 @@
 #define CLAIMED_LOOK_MS		10000	/* at most, between two looks at an entity with a live claim */
 
 #define ENTITY_COLUMNS \
-	"e.failures, e.died_of, e.claim_epoch, e.claim_holder, e.claim_expires_at, e.claim_lease_epoch, e.claim_mark, e.claimed_at"
+	"e.failures, e.died_of, e.claim_epoch, e.claim_holder, e.claim_expires_at, e.claim_lease_epoch, e.claim_mark, e.claimed_at, e.crashes"
 #define ENTITY_KEY \
 	" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) $2"
 
@@ -50,12 +50,12 @@ static SqlPlan plans[] = {
 		2, {TEXTOID, TEXTOID}
 	},
 	[PLAN_FAILED] = {
-		"INSERT INTO reconcile.entity AS e (loop_name, entity_id, failures, died_of, last_sqlstate, last_error, last_failed_at)"
-		" VALUES ($1, $2, $3, $4, $5, $6, $7)"
+		"INSERT INTO reconcile.entity AS e (loop_name, entity_id, failures, died_of, last_sqlstate, last_error, last_failed_at, crashes)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
 		" ON CONFLICT (loop_name, entity_id) DO UPDATE SET failures = EXCLUDED.failures, died_of = EXCLUDED.died_of,"
 		" last_sqlstate = EXCLUDED.last_sqlstate, last_error = EXCLUDED.last_error, last_failed_at = EXCLUDED.last_failed_at,"
-		NO_CLAIM,
-		7, {TEXTOID, TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID}
+		" crashes = EXCLUDED.crashes," NO_CLAIM,
+		8, {TEXTOID, TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID}
 	},
 	[PLAN_CLAIM] = {
 		"INSERT INTO reconcile.entity AS e (loop_name, entity_id, failures, claim_epoch, claim_holder, claimed_at,"
@@ -134,6 +134,7 @@ read_by(int plan, const char *loop_name, const char *entity_id, Entity *entity)
 
 		entity->remembered = true;
 		entity->failures = DatumGetInt32(sql_value(0, 1, NULL));
+		entity->crashes = DatumGetInt32(sql_value(0, 9, NULL));
 		entity->dead = !isnull;
 		entity->dead_of_crash = !isnull && strcmp(TextDatumGetCString(died_of), "crash") == 0;
 		(void) sql_value(0, 3, &isnull);
@@ -177,12 +178,12 @@ entity_claim_look_at(const EntityClaim *claim, TimestampTz now)
 }
 
 void
-entity_failed(const char *loop_name, const char *entity_id, int failures,
+entity_failed(const char *loop_name, const char *entity_id, int failures, int crashes,
 			  const char *died_of, int sqlstate, const char *message)
 {
 	SqlScope	scope;
-	Datum		values[7];
-	char		nulls[7] = {' ', ' ', ' ', ' ', ' ', ' ', ' '};
+	Datum		values[8];
+	char		nulls[8] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
 	const char *kept = message != NULL ? message : "";
 	int			length = pg_mbcliplen(kept, strlen(kept), ERROR_TEXT_MAX);
 
@@ -195,6 +196,7 @@ entity_failed(const char *loop_name, const char *entity_id, int failures,
 	values[5] = PointerGetDatum(cstring_to_text_with_len(kept,
 														 pg_verify_mbstr(GetDatabaseEncoding(), kept, length, true) ? length : 0));
 	values[6] = TimestampTzGetDatum(clock_now());
+	values[7] = Int32GetDatum(crashes);
 	sql_begin(&scope);
 	sql_run_latest(&plans[PLAN_FAILED], values, nulls);
 	sql_end(&scope);

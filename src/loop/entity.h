@@ -30,6 +30,7 @@ typedef struct Entity
 {
 	bool		remembered;		/* there is a row */
 	int			failures;
+	int			crashes;		/* runs since the last success that ended their process */
 	bool		dead;
 	bool		dead_of_crash;
 	bool		claimed;		/* there is a claim, live or over */
@@ -56,7 +57,7 @@ extern bool entity_claim_live(const LoopRules *rules, const EntityClaim *claim, 
 extern TimestampTz entity_claim_look_at(const EntityClaim *claim, TimestampTz now);
 
 /* A failure; it ends a claim.  The message may be NULL, too long, or in any encoding. */
-extern void entity_failed(const char *loop_name, const char *entity_id, int failures,
+extern void entity_failed(const char *loop_name, const char *entity_id, int failures, int crashes,
 						  const char *died_of, int sqlstate, const char *message);
 
 /* A claim; "failures" counts it. */

@@ -58,12 +58,15 @@ CREATE TABLE reconcile.entity (
     claim_expires_at  timestamptz,
     claim_lease_epoch bigint,               -- leased loops: the term that it belongs to
     claim_mark        bigint,               -- where the mark of its deadline was written
+    crashes           int NOT NULL DEFAULT 0, -- runs since the last success that ended their process, or the server
     PRIMARY KEY (loop_name, entity_id)
 ) USING heap WITH (fillfactor = 70);
 COMMENT ON TABLE reconcile.entity IS
 'What is remembered of an entity beyond its next look: consecutive failures, the last error, why it is dead, and an outside worker''s claim.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.entity', '');
 CREATE INDEX entity_dead ON reconcile.entity (loop_name) WHERE died_of IS NOT NULL;
+-- Few at any time: who runs alone, and whom health names.
+CREATE INDEX entity_crashed ON reconcile.entity (loop_name, entity_id) WHERE crashes > 0;
 
 -- Fire for what changes the number of dead entities, and for nothing else.
 CREATE FUNCTION reconcile.dead_changed() RETURNS trigger

@@ -49,7 +49,8 @@ static SqlPlan plans[] = {
 	},
 	[PLAN_REVIVE] = {
 		"DELETE FROM reconcile.entity WHERE loop_name OPERATOR(pg_catalog.=) $1"
-		" AND entity_id OPERATOR(pg_catalog.=) $2 AND died_of IS NOT NULL",
+		" AND entity_id OPERATOR(pg_catalog.=) $2 AND died_of IS NOT NULL"
+		" RETURNING died_of OPERATOR(pg_catalog.=) 'crash'",
 		2, {TEXTOID, TEXTOID}
 	},
 	/* who is locked is being revived, forgotten or run at this moment */
@@ -61,7 +62,7 @@ static SqlPlan plans[] = {
 		" ORDER BY e.last_failed_at, e.entity_id LIMIT $3 FOR UPDATE SKIP LOCKED)"
 		" DELETE FROM reconcile.entity e USING oldest o"
 		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) o.entity_id"
-		" RETURNING e.entity_id",
+		" RETURNING e.entity_id, e.died_of OPERATOR(pg_catalog.=) 'crash'",
 		3, {TEXTOID, TEXTOID, INT4OID}
 	}
 };
@@ -232,6 +233,24 @@ reconcile_enqueue_many(PG_FUNCTION_ARGS)
  * ----------------------------------------------------------------
  */
 
+/* The triggers that one which died of crashes has kept are known to the tables alone. */
+static bool
+revive_one(const char *loop_name, const char *entity_id)
+{
+	SqlScope	scope;
+	Datum		values[2];
+	bool		revived;
+
+	values[0] = CStringGetTextDatum(loop_name);
+	values[1] = CStringGetTextDatum(entity_id);
+	sql_begin(&scope);
+	revived = sql_run_latest(&plans[PLAN_REVIVE], values, NULL) > 0;
+	if (revived && DatumGetBool(sql_value(0, 1, NULL)))
+		wake_rescan();
+	sql_end(&scope);
+	return revived;
+}
+
 PG_FUNCTION_INFO_V1(reconcile_revive);
 Datum
 reconcile_revive(PG_FUNCTION_ARGS)
@@ -245,7 +264,7 @@ reconcile_revive(PG_FUNCTION_ARGS)
 	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
 	access_require(CAP_OPERATE, loop_name);
 	loop_require(loop_name, &rules);
-	if (!change(PLAN_REVIVE, loop_name, CStringGetTextDatum(entity_id)))
+	if (!revive_one(loop_name, entity_id))
 		PG_RETURN_BOOL(false);
 	mark_insert(loop_name, entity_id, MARK_TRIGGER, clock_now(), true, NULL);
 	PG_RETURN_BOOL(true);
@@ -277,6 +296,7 @@ reconcile_revive_all(PG_FUNCTION_ARGS)
 	char		nulls[3] = {' ', ' ', ' '};
 	const char **ids;
 	int			n;
+	bool		crashed = false;
 
 	require_writable("revive_all");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
@@ -297,8 +317,13 @@ reconcile_revive_all(PG_FUNCTION_ARGS)
 	n = (int) sql_run_latest(&plans[PLAN_REVIVE_ALL], values, nulls);
 	ids = MemoryContextAlloc(scope.outer, sizeof(char *) * Max(n, 1));
 	for (int i = 0; i < n; i++)
+	{
 		ids[i] = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(i, 1, NULL)));
+		crashed |= DatumGetBool(sql_value(i, 2, NULL));
+	}
 	sql_end(&scope);
+	if (crashed)
+		wake_rescan();
 	mark_insert_many(loop_name, n, ids, MARK_TRIGGER, NULL);
 	PG_RETURN_INT64(n);
 }

@@ -49,6 +49,8 @@ static LoopRun *current = NULL;
 static bool timed = false;		/* it has a deadline */
 static char in_flight[RECONCILER_ID_MAX + 1] = "";	/* the loop that was told of it */
 
+void		(*run_calls_hook) (const LoopRun *run) = NULL;
+
 /* ----------------------------------------------------------------
  * Run lock
  * ----------------------------------------------------------------
@@ -405,8 +407,9 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 
 	run->has_look = false;
 	run->outcome = RUN_NOT_LEADER;
-	if (!bound_to_term(run))
-		return;					/* the next leader runs it anew */
+	/* the next leader runs it anew; but what took the server down has ended the term, too */
+	if (run->loss != LOSS_SERVER && !bound_to_term(run))
+		return;
 	entity_read(run->rules->loop_name, run->entity_id, &entity);
 
 	/* the run began anew where the last of the claims was lost: see claim_over() */
@@ -415,6 +418,8 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 	facts.failed = true;
 	facts.sqlstate = error->sqlerrcode;
 	facts.failures = entity.dead ? 0 : entity.failures;
+	facts.crashed = run->loss != LOSS_NONE;
+	facts.crashes = entity.dead ? 0 : entity.crashes;
 	facts.random = pg_prng_double(&pg_global_prng_state);
 	decision = run_decide(run, &facts);
 
@@ -422,10 +427,11 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 	run->result = decision.result;
 	run->sqlstate = error->sqlerrcode;
 	run->attempt = facts.failures + 1;
-	if (mark_delete(run->rules->loop_name, run->entity_id, run->marks, run->nmarks) == 0)
+	if (mark_delete(run->rules->loop_name, run->entity_id, run->marks,
+					run->nmarks - (decision.died_of != NULL ? run->nkept : 0)) == 0)
 		return;
 	insert_look(run, &decision, MARK_BACKOFF);
-	entity_failed(run->rules->loop_name, run->entity_id, decision.failures, decision.died_of,
+	entity_failed(run->rules->loop_name, run->entity_id, decision.failures, decision.crashes, decision.died_of,
 				  error->sqlerrcode, error->message);
 
 	ereport(LOG,
@@ -575,6 +581,8 @@ run_execute(LoopRun *run)
 	}
 
 	run->outcome = RUN_DONE;
+	if (run_calls_hook != NULL)
+		run_calls_hook(run);
 	if (!run->in_session)
 		call_function(run, function, &facts);
 	else

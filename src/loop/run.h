@@ -28,6 +28,14 @@ typedef enum RunOutcome
 	RUN_NO_FUNCTION				/* the loop's function is gone or may not be called; nothing consumed */
 } RunOutcome;
 
+/* How a run that left no transaction ended. */
+typedef enum RunLoss
+{
+	LOSS_NONE,					/* it failed with an error, or was ended after its timeout */
+	LOSS_PROCESS,				/* its process went alone */
+	LOSS_SERVER					/* the whole server went with it */
+} RunLoss;
+
 typedef struct LoopRun
 {
 	/* in */
@@ -38,6 +46,8 @@ typedef struct LoopRun
 	const char *holder_id;		/* leased loops: the term that the run is bound to */
 	int64		epoch;
 	bool		in_session;		/* in a caller's session, inside SPI: see run_execute() */
+	RunLoss		loss;			/* for run_book_failure() */
+	int			nkept;			/* the same: the last of the marks, which an entity that dies keeps */
 
 	/* out, of run_execute() and run_book_failure() */
 	RunOutcome	outcome;
@@ -94,6 +104,18 @@ extern ErrorData *run_once(LoopRun *run, Oid function, RunFacts *facts);
  * otherwise RUN_NOT_LEADER, and nothing is consumed.
  */
 extern void run_book_failure(LoopRun *run, const ErrorData *error);
+
+/*
+ * The same for a run that took the server down, of which one mark's number is
+ * known.  False: it was answered, forgotten or booked, so nothing is to be done.
+ */
+extern bool run_book_crash(LoopRun *run, int64 mark);
+
+/*
+ * Set by the engine when it is preloaded: user code is about to be called, until
+ * the transaction is over.
+ */
+extern void (*run_calls_hook) (const LoopRun *run);
 
 /* What follows from a run; a resync never dies, and asks for no look when it succeeds. */
 extern RunDecision run_decide(const LoopRun *run, const RunFacts *facts);

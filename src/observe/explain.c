@@ -192,7 +192,8 @@ is_dead(const Facts *facts, Answer *answer)
 	answer->state = answer->reason = "dead";
 	if (entity->dead_of_crash)
 	{
-		answer->detail = "It died of crashes of the server in its runs.";
+		answer->detail = psprintf("It died of runs that ended their process, or the server: failure %d in a row, SQLSTATE %s.",
+								  entity->failures, facts->last_sqlstate);
 		answer->hint = "Only reconcile.revive() makes it due.";
 	}
 	else

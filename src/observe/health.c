@@ -31,6 +31,8 @@
 #define ROTATION_WARN_S		300
 #define OVERFLOW_RECENT_S	600
 #define PREPARED_WARN_S		60
+#define CRASHED_MAX			1000	/* entities that are looked at */
+#define CRASHED_NAMED		3		/* of a loop */
 
 typedef struct Health
 {
@@ -284,6 +286,75 @@ check_dead(Health *health)
 	}
 }
 
+/* Is it among the loops that the caller may observe? */
+static bool
+may_see(const Health *health, const char *loop_name)
+{
+	for_each_loop(health, seen)
+	{
+		if (strcmp(seen->reconciler_id, loop_name) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Those of one loop, and whether its resync is among them. */
+static void
+tell_crashed(Health *health, const char *loop_name, int n, const char *ids, bool resync)
+{
+	LoopRules	rules;
+
+	if (!may_see(health, loop_name))
+		return;
+	warn(health, psprintf("%d entities of loop \"%s\" are parked, as their runs ended their process or crashed the server: %s%s",
+						  n, loop_name, ids, n > CRASHED_NAMED ? ", ..." : ""),
+		 "Look at their last_error and at the server log, put the function right, and call reconcile.revive(): nothing else runs them again.");
+	if (resync && loop_read(loop_name, &rules) && loop_is_resync(&rules, ""))
+		crit(health, psprintf("loop \"%s\" lists nothing any more: its lister ended its process or crashed the server", loop_name),
+			 psprintf("Put %s right, and call reconcile.revive('%s', '').", rules.lister, loop_name));
+}
+
+static void
+check_crashes(Health *health)
+{
+	static SqlPlan plan = {
+		"SELECT e.loop_name, e.entity_id FROM reconcile.entity e"
+		" WHERE e.crashes OPERATOR(pg_catalog.>) 0 AND e.died_of OPERATOR(pg_catalog.=) 'crash'"
+		" ORDER BY e.loop_name, e.entity_id LIMIT $1", 1, {INT8OID}
+	};
+	SqlScope	scope;
+	Datum		most = Int64GetDatum(CRASHED_MAX);
+	uint64		rows;
+	char	   *loop_name = NULL;
+	StringInfoData ids;
+	int			n = 0;
+	bool		resync = false;
+
+	initStringInfo(&ids);
+	sql_begin(&scope);
+	rows = sql_run(&plan, &most, NULL);
+	for (uint64 i = 0; i <= rows; i++)
+	{
+		char	   *next = i < rows ? TextDatumGetCString(sql_value(i, 1, NULL)) : NULL;
+		char	   *id = i < rows ? TextDatumGetCString(sql_value(i, 2, NULL)) : NULL;
+
+		if (loop_name != NULL && (next == NULL || strcmp(next, loop_name) != 0))
+		{
+			tell_crashed(health, loop_name, n, ids.data, resync);
+			resetStringInfo(&ids);
+			n = 0;
+			resync = false;
+		}
+		loop_name = next;
+		if (id == NULL)
+			break;
+		if (n++ < CRASHED_NAMED)
+			appendStringInfo(&ids, "%s\"%s\"", n > 1 ? ", " : "", id);
+		resync |= id[0] == '\0';
+	}
+	sql_end(&scope);
+}
+
 /* Since the server started: who looks hours later is to see it still. */
 static void
 check_values(Health *health)
@@ -297,18 +368,6 @@ check_values(Health *health)
 								  bad, seen->reconciler_id),
 				 "An entity id is at most 512 bytes: see the server log. Each such statement marked the empty id instead.");
 	}
-}
-
-/* Is it among the loops that the caller may observe? */
-static bool
-may_see(const Health *health, const char *loop_name)
-{
-	for_each_loop(health, seen)
-	{
-		if (strcmp(seen->reconciler_id, loop_name) == 0)
-			return true;
-	}
-	return false;
 }
 
 /* A problem without a loop concerns all watches. */
@@ -507,6 +566,7 @@ static const Check checks[] = {
 	{"leaders", check_leaders, "every loop with a lease has a leader"},
 	{"overdue", check_overdue, "nothing has been due for a minute"},
 	{"dead", check_dead, "no entity is dead"},
+	{"crashes", check_crashes, "no entity is parked for crashes"},
 	{"values", check_values, "all values of watched columns were entity ids"},
 	{"watches", check_watches, "all watched tables have their triggers"},
 	{"guards", check_guards, "all guarded tables have their triggers"},
