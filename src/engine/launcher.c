@@ -29,6 +29,7 @@
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/guc.h"
+#include "core/testpoint.h"
 #include "engine/engine.h"
 #include "engine/process.h"
 #include "engine/shmem.h"
@@ -139,6 +140,7 @@ check_database(void *arg)
 		check->connectable = is_connectable((Form_pg_database) GETSTRUCT(tuple));
 		ReleaseSysCache(tuple);
 	}
+	TEST_POINT("launcher-before-commit");
 }
 
 static int64
@@ -215,8 +217,10 @@ tend_database(int index, int64 *wait_ms)
 	LWLockRelease(&engine->lock);
 	if (!start)
 		return;
+	TEST_POINT("launcher-after-outcome");
 
 	checked = process_transaction(check_database, &check);
+	TEST_POINT("launcher-after-commit");
 	if (!checked || !check.connectable)
 	{
 		if (checked)
@@ -248,6 +252,7 @@ tend_database(int index, int64 *wait_ms)
 	if (!start)
 		return;
 
+	TEST_POINT("launcher-before-intent");
 	if (!process_register("reconcile dispatcher", "reconcile_dispatcher_main", check.database, index, generation))
 	{
 		LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
@@ -260,6 +265,7 @@ tend_database(int index, int64 *wait_ms)
 		engine_warn_no_worker("a dispatcher");
 		*wait_ms = Min(*wait_ms, BACKOFF_MIN_MS);
 	}
+	TEST_POINT("launcher-after-intent");
 }
 
 /* Makes an entry for the next database to probe, one at a time. */
@@ -320,6 +326,7 @@ reconcile_launcher_main(Datum main_arg)
 		if (list_owed)
 			wait_ms = BACKOFF_MIN_MS;
 
+		TEST_POINT("launcher-before-outcome");
 		if (nprobes > 0)
 			next_probe();
 		for (int i = 0; i < ENGINE_DATABASES; i++)
