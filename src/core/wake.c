@@ -7,6 +7,7 @@
 #include "access/xact.h"
 #include "storage/itemptr.h"
 
+#include "core/testpoint.h"
 #include "core/wake.h"
 
 void		(*wake_hook) (const Wake *wake, bool prepared) = NULL;
@@ -92,10 +93,15 @@ wake_xact_callback(XactEvent event, void *arg)
 		return;
 	switch (event)
 	{
+		case XACT_EVENT_PRE_COMMIT:
+			TEST_POINT("session-before-commit");
+			return;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PREPARE:
+			TEST_POINT("session-after-commit");
 			if (wake_hook != NULL)
 				wake_hook(&pending, event == XACT_EVENT_PREPARE);
+			TEST_POINT("session-after-outcome");
 			break;
 		case XACT_EVENT_ABORT:
 			break;

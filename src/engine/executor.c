@@ -162,6 +162,7 @@ book_failure(void *arg)
 	failure->booked = run_lock(failure->run->rules->loop_name, failure->run->entity_id);
 	if (failure->booked)
 		run_book_failure(failure->run, failure->error);
+	TEST_POINT("executor-before-booking");
 }
 
 /*
@@ -236,6 +237,7 @@ job_run(ExecJob *job)
 				job->outcome = JOB_UNBOOKED;
 			else if (!failure.booked)
 				job->outcome = JOB_BUSY;
+			TEST_POINT("executor-after-booking");
 		}
 	}
 
@@ -275,6 +277,7 @@ job_execute(ExecJob *job)
 	debug_query_string = NULL;
 	pgstat_report_activity(STATE_IDLE, NULL);
 
+	TEST_POINT("executor-before-outcome");
 	job->ended_at = clock_now();
 	/* a dispatcher that is gone by now does not count it */
 	if (job->outcome == JOB_FINISHED && job->run_outcome == RUN_DONE && !dispatcher_alive())
@@ -288,6 +291,7 @@ job_execute(ExecJob *job)
 		engine_wake_dispatcher(slot->database_index);
 	else
 		tell_successor();
+	TEST_POINT("executor-after-outcome");
 
 	MemoryContextReset(run_context);
 	QueryCancelPending = false;
@@ -383,11 +387,13 @@ reconcile_executor_main(Datum main_arg)
 		}
 		/* from here on a SIGINT is for the next run; one that came late for the last costs it a repetition */
 		interrupted = false;
+		TEST_POINT("executor-before-intent");
 		job = job_next();
 		if (job != NULL)
 		{
 			long		stats_ms;
 
+			TEST_POINT("executor-after-intent");
 			job_execute(job);
 			stats_ms = pgstat_report_stat(false);
 			idle_since = clock_now();

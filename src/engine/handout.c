@@ -18,6 +18,7 @@
 
 #include "core/duration.h"
 #include "core/errors.h"
+#include "core/testpoint.h"
 #include "engine/dispatcher.h"
 #include "engine/process.h"
 
@@ -151,6 +152,7 @@ finished(JobTrack *track, ExecJob *job, TimestampTz now)
 static void
 job_taken_in(JobTrack *track, ExecJob *job, TimestampTz now)
 {
+	TEST_POINT("dispatcher-before-outcome");
 	switch (job->outcome)
 	{
 		case JOB_FINISHED:
@@ -170,6 +172,7 @@ job_taken_in(JobTrack *track, ExecJob *job, TimestampTz now)
 	}
 	job->state = JOB_EMPTY;
 	track->entity = NULL;
+	TEST_POINT("dispatcher-after-outcome");
 }
 
 /* An executor went away in the middle of a run: nobody else will count that. */
@@ -210,6 +213,7 @@ book_vanished(void *arg)
 		vanished->run.loss = LOSS_NONE;
 	}
 	run_book_failure(&vanished->run, &error);
+	TEST_POINT("dispatcher-before-loss");
 }
 
 /*
@@ -236,6 +240,7 @@ job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 		vanished.run.outcome = RUN_DROPPED;
 		if (process_transaction(book_vanished, &vanished) && vanished.run.outcome == RUN_DONE)
 		{
+			TEST_POINT("dispatcher-after-loss");
 			job->ended_at = now;
 			job->result = vanished.run.result;
 			job->sqlstate = vanished.run.sqlstate;
@@ -558,6 +563,7 @@ job_assign(int i, int j, DispatchLoop *loop, TimestampTz now)
 	JobTrack   *track = &tracks[i][j];
 	MarkRef    *list;
 
+	TEST_POINT("dispatcher-before-intent");
 	track->entity = next_entity(loop);
 	due_take(dispatcher->due, track->entity, now, DUE_LIST_MAX, &list, &job->nmarks);
 	track->loop = loop;
@@ -576,6 +582,7 @@ job_assign(int i, int j, DispatchLoop *loop, TimestampTz now)
 	job->state = JOB_ASSIGNED;
 	SpinLockRelease(&slot->mutex);
 	engine_set_latch(slot->procno, slot->pid);
+	TEST_POINT("dispatcher-after-intent");
 }
 
 /* An executor of the role with nothing to do, or -1. */

@@ -29,6 +29,7 @@
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/guc.h"
+#include "core/testpoint.h"
 #include "engine/engine.h"
 #include "engine/process.h"
 #include "engine/shmem.h"
@@ -154,6 +155,7 @@ check_database(void *arg)
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
+	TEST_POINT("launcher-before-commit");
 }
 
 static int64
@@ -407,8 +409,10 @@ tend_database(int index, int64 *wait_ms)
 	LWLockRelease(&engine->lock);
 	if (!start)
 		return;
+	TEST_POINT("launcher-after-outcome");
 
 	checked = process_transaction(check_database, &check);
+	TEST_POINT("launcher-after-commit");
 	if (!checked || !check.connectable)
 	{
 		if (checked)
@@ -441,9 +445,11 @@ tend_database(int index, int64 *wait_ms)
 	if (!start)
 		return;
 
+	TEST_POINT("launcher-before-intent");
 	if (process_register("reconcile dispatcher", "reconcile_dispatcher_main", check.database, index, generation))
 	{
 		engine->dispatcher_refused_at = 0;
+		TEST_POINT("launcher-after-intent");
 		return;
 	}
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
@@ -529,6 +535,7 @@ reconcile_launcher_main(Datum main_arg)
 		if (list_owed)
 			wait_ms = BACKOFF_MIN_MS;
 
+		TEST_POINT("launcher-before-outcome");
 		if (nprobes > 0)
 			next_probe();
 		for (int i = 0; i < ENGINE_DATABASES; i++)

@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "core/duration.h"
+#include "core/testpoint.h"
 #include "engine/dispatcher.h"
 #include "engine/process.h"
 
@@ -34,6 +35,7 @@ acquire(void *arg)
 
 	work->outcome = lease_try_acquire(work->loop->rules.loop_name, dispatcher->holder_id,
 									  work->loop->rules.lease_ttl_ms, true, &work->lease);
+	TEST_POINT("dispatcher-before-commit");
 }
 
 static void
@@ -121,6 +123,7 @@ contend(DispatchLoop *loop, TimestampTz now)
 	switch (work.outcome)
 	{
 		case LEASE_GRANTED:
+			TEST_POINT("dispatcher-after-commit");
 			lead_until(loop, &work.lease, now);
 			break;
 		case LEASE_HELD:

@@ -10,6 +10,7 @@
 #include "miscadmin.h"
 
 #include "core/duration.h"
+#include "core/testpoint.h"
 #include "engine/shmem.h"
 #include "engine/wakeup.h"
 
@@ -91,6 +92,7 @@ wakeup_send(const Wake *wake, bool prepared)
 
 	db = &engine->databases[index];
 	ring = engine_ring(index);
+	TEST_POINT("session-before-outcome");
 	LWLockAcquire(&db->ring_lock, LW_EXCLUSIVE);
 	if (db->database != MyDatabaseId)
 		;						/* it left, and the entry is another's by now */

@@ -33,6 +33,7 @@
 
 #include "core/duration.h"
 #include "core/ident.h"
+#include "core/testpoint.h"
 #include "core/wake.h"
 #include "loop/mark.h"
 
@@ -130,12 +131,14 @@ insert_and_wake(const char *loop_name, const char *entity_id, MarkRef *mark, boo
 	Relation	rel = segment_open_for_insert(&segment);
 	ItemPointerData tid;
 
+	TEST_POINT("session-before-intent");
 	insert_one(rel, segment, loop_name, entity_id, mark);
 	if (wake)
 	{
 		ItemPointerSet(&tid, mark->block, mark->offset);
 		wake_mark(mark->segment, &tid);
 	}
+	TEST_POINT("session-after-intent");
 }
 
 void

@@ -24,6 +24,7 @@
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/plan.h"
+#include "core/testpoint.h"
 #include "core/wake.h"
 #include "lease/lease.h"
 #include "loop/compact.h"
@@ -294,13 +295,17 @@ run_next(Session *session, DueLoop *loop)
 	run.holder_id = session->holder_id;
 	run.epoch = session->leased != NULL ? session->epoch : 0;
 	run.in_session = true;
+	TEST_POINT("runner-before-intent");
 	/* one that runs elsewhere at this moment is not ours to wait for */
 	if (run_lock(rules.loop_name, entity->entity_id))
 	{
 		TimestampTz started_at = clock_now();
 
+		TEST_POINT("runner-after-intent");
 		run_execute(&run);
+		TEST_POINT("runner-before-commit");
 		commit_run(&run);
+		TEST_POINT("runner-after-commit");
 		if (run.outcome == RUN_DONE)
 		{
 			session->left--;

@@ -38,6 +38,7 @@ my @expected;
 #
 #   conf => TEXT           added to postgresql.conf, after all else
 #   allows_streaming => 1  as in PostgreSQL::Test::Cluster::init
+#   initdb => [OPTION...]  more options of initdb (15 only)
 #   test_points => 1       the library that TestPoints.pm can hold
 #   preload => 0           the module is found but not preloaded
 #   extension => 0         do not create the extension in database postgres
@@ -49,7 +50,7 @@ sub new_node
 	my %init = (allows_streaming => $option{allows_streaming});
 
 	# A template has these already, and would go unused beside "extra".
-	$init{extra} = [ '--no-locale', '--encoding=UTF8' ]
+	$init{extra} = [ '--no-locale', '--encoding=UTF8', @{ $option{initdb} // [] } ]
 	  unless defined $ENV{INITDB_TEMPLATE};
 	$node->init(%init);
 

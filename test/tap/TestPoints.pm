@@ -6,6 +6,8 @@
 #   ...
 #   my $pid = reached($node, 'executor-before-commit');
 #   release($node, 'executor-before-commit');
+#
+# A process that is held does not answer signals before it is released.
 
 package TestPoints;
 
@@ -27,19 +29,20 @@ sub _file
 	return "$folder/$point";
 }
 
-# arm(NODE, POINT): the next process that comes by stops there.
+# arm(NODE, POINT, [PID]): the next process that comes by stops there, or the one
+# of that pid.
 sub arm
 {
-	my ($node, $point) = @_;
-	append_to_file(_file($node, $point), '');
+	my ($node, $point, $pid) = @_;
+	append_to_file(_file($node, defined $pid ? "$point.$pid" : $point), '');
 	return;
 }
 
-# disarm(NODE, POINT): nobody stops there any more; whoever does goes on.
+# disarm(NODE): nobody stops anywhere any more; whoever does goes on.
 sub disarm
 {
-	my ($node, $point) = @_;
-	unlink _file($node, $point), _file($node, "$point.reached");
+	my ($node) = @_;
+	unlink glob(_file($node, '*'));
 	return;
 }
 
@@ -49,10 +52,10 @@ sub reached
 	my ($node, $point) = @_;
 	my $file = _file($node, "$point.reached");
 
-	foreach my $try (1 .. 100 * $PostgreSQL::Test::Utils::timeout_default)
+	foreach my $try (1 .. 200 * $PostgreSQL::Test::Utils::timeout_default)
 	{
-		return slurp_file($file) + 0 if -e $file;
-		usleep(10_000);
+		return $1 if -e $file && slurp_file($file) =~ /^(\d+)\n/;
+		usleep(5_000);
 	}
 	die "no process has come by $point";
 }
