@@ -72,10 +72,13 @@ class Client:
 
     def choose_durability(self):
         """Commits are asynchronous now and then, and all of them shortly before some crashes."""
-        asynchronous = os.path.exists(f"{self.folder}/lazy") or self.random.random() < 0.15
+        asynchronous = self.is_lazy() or self.chance(0.15)
         if asynchronous != self.asynchronous:
             self.execute(f"SET synchronous_commit = {'off' if asynchronous else 'on'}")
             self.asynchronous = asynchronous
+
+    def is_lazy(self):
+        return os.path.exists(f"{self.folder}/lazy")
 
     def chance(self, probability):
         return self.random.random() < probability
@@ -191,6 +194,9 @@ class Client:
         elif event["outcome"] == "ok" and event["epoch"] != term.epoch:
             self.past.append(term)
             self.held[term.id] = Term(term.id, term.holder, event["epoch"], ttl)
+        else:
+            # that of a renewal without one, if it was not lost
+            term.ttl = ttl if event["outcome"] == "ok" else min(term.ttl, ttl)
 
     def renew(self, term):
         ttl = self.random.uniform(0.2, 4) if self.chance(0.2) else None
@@ -394,7 +400,9 @@ class Client:
             self.acquire()
         else:
             term = self.random.choice(list(self.held.values()))
-            act, = self.random.choices((self.write, self.renew, self.reacquire, self.release), (10, 5, 1, 1))
+            # what a crash may lose is what comes shortly before it
+            weights = (4, 4, 4, 4) if self.is_lazy() else (10, 5, 1, 1)
+            act, = self.random.choices((self.write, self.renew, self.reacquire, self.release), weights)
             act(term)
 
     def run(self):

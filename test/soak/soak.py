@@ -256,15 +256,17 @@ class Soak:
             time.sleep(0.1)
 
     def crash(self, how, server):
+        """Kills a backend, or stops the server at once; most of the time right after an asynchronous grant."""
         lazy = f"{self.histories}/lazy"
+        watcher = server.connect()
         if self.random.random() < 0.7:
             with open(lazy, "w", encoding="utf-8"):
                 pass
             self.chaos(self.random.uniform(0.3, 1.2))
+            self.watch_for_grant(watcher)
+        pids = self.backends(server)
         event = self.writer.invoke("crash", how=how, server=server.name)
         if how == "kill":
-            watcher = server.connect()
-            pids = self.backends(server)
             os.kill(self.random.choice(pids) if pids else watcher.info.backend_pid, signal.SIGKILL)
             self.resume(all_of_them=True)
             with contextlib.suppress(psycopg.OperationalError):
@@ -275,11 +277,20 @@ class Soak:
             self.resume(all_of_them=True)
             time.sleep(self.random.random())
             server.start()
+        watcher.close()
         until("the server is back", server.answers)
         self.writer.complete(event, "ok")
         if os.path.exists(lazy):
             os.unlink(lazy)
         self.await_grant(server, event["w1"])
+
+    @staticmethod
+    def watch_for_grant(watcher):
+        """Returns when somebody has just been granted a lease, but soon in any case."""
+        newest = "SELECT max(acquired_at) FROM reconcile.lease_history"
+        before, end = watcher.execute(newest).fetchone(), time.monotonic() + 2
+        while watcher.execute(newest).fetchone() == before and time.monotonic() < end:
+            time.sleep(0.005)
 
     def promote(self, primary, standby, mode, split):
         if mode == "async":

@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use PostgreSQL::Test::Utils;
+use ReconcileTest;
 use Test::More;
 
 my $soak = "$ENV{RECONCILE_SOURCE}/test/soak";
@@ -13,6 +14,28 @@ my $folder = PostgreSQL::Test::Utils::tempdir();
 my ($bindir) = split(/:/, $ENV{PATH});
 
 command_ok([ '/usr/bin/python3', '-B', "$soak/checker_test.py" ], 'the checker finds what is wrong, and nothing else');
+
+# ----------------------------------------------------------------------
+note 'what a history has shown: a crash loses an asynchronous renewal';
+
+expect_log(qr/WARNING:  terminating connection because of crash/, qr/was terminated by signal 9/);
+my $node = new_node('main', conf => "wal_writer_delay = '10 s'\n");
+foreach my $longer (q{renew_lease('%s', 'a', 1, '1 h')}, q{acquire_lease('%s', 'a', '1 h')})
+{
+	my ($id) = $longer =~ /^([a-z]+)/;
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	$session->query_safe(qq{SELECT reconcile.acquire_lease('$id', 'a', '10 s')});
+	$session->query_safe('SET synchronous_commit = off');
+	$session->query_safe('SELECT reconcile.' . sprintf($longer, $id));
+	kill('KILL', $session->query_safe('SELECT pg_backend_pid()'));
+	$session->{run}->finish;
+	$node->poll_query_until('postgres', 'SELECT true');
+	is($node->safe_psql('postgres', qq{SELECT live, expires_at > now() + interval '30 min' FROM reconcile.leases WHERE reconciler_id = '$id'}),
+		't|t', "$id: not the deadline where it is later than the grant's");
+}
+
+# ----------------------------------------------------------------------
+note '60 seconds of history';
 
 my ($out, $err);
 my $done = IPC::Run::run(
@@ -22,4 +45,4 @@ my $done = IPC::Run::run(
 note $out;
 ok($done, 'no rule is violated, and enough was done') or diag "$out$err";
 
-done_testing();
+finish();
