@@ -4,7 +4,6 @@
 import copy
 import io
 import json
-import os
 import sys
 import tempfile
 
@@ -201,8 +200,8 @@ def a_renewal_that_did_not_hold():
 @case()
 def a_term_that_was_given_up():
     story = Story()
-    for n, end in enumerate((dict(op="release", outcome="unknown"), dict(op="force", outcome="unknown"), dict(op="renew", outcome="lost"),
-                             dict(op="renew", outcome="unknown", ttl=0.1))):
+    for n, end in enumerate((dict(op="release", outcome="unknown"), dict(op="force", outcome="unknown"),
+                             dict(op="renew", outcome="lost"), dict(op="renew", outcome="unknown", ttl=0.1))):
         op = end.pop("op")
         story.event("crash", "driver", server="s1", how="kill")
         story.lease("acquire", f"a{n}", 2 * n + 1, ttl=10)
@@ -420,7 +419,8 @@ def main():
     story = Story()
     story.event("crash", "driver", server="s1", how="kill")
     story.broken()
-    good_so_far &= ok(not story.good and "no grant after crash" in story.judged.getvalue(), "a crash after which nothing was granted")
+    good_so_far &= ok(not story.good and "no grant after crash" in story.judged.getvalue(),
+                      "a crash after which nothing was granted")
     print(f"1..{tests}")
     return 0 if good_so_far else 1
 

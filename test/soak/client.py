@@ -208,8 +208,9 @@ class Client:
             event["sent"] = not block
             if many:
                 renewed, expires = self.row(
-                    "SELECT renewed, extract(epoch FROM expires_at)::float8 FROM reconcile.renew_leases(%s, ARRAY[%s], ARRAY[%s]::bigint[],"
-                    " make_interval(secs => %s))", term.holder, term.id, term.epoch, ttl)
+                    "SELECT renewed, extract(epoch FROM expires_at)::float8"
+                    " FROM reconcile.renew_leases(%s, ARRAY[%s], ARRAY[%s]::bigint[], make_interval(secs => %s))",
+                    term.holder, term.id, term.epoch, ttl)
                 if not renewed:
                     self.finish()
                     return "lost", {}

@@ -115,6 +115,10 @@ class Server:
             row = connection.execute(statement, values).fetchone()
             return row[0] if row else None
 
+    def has(self, function):
+        return self.value("SELECT count(*) > 0 FROM pg_proc"
+                          " WHERE pronamespace = 'reconcile'::regnamespace AND proname = %s", function)
+
     def answers(self):
         with contextlib.suppress(psycopg.OperationalError):
             return self.value("SELECT true")
@@ -145,12 +149,11 @@ class Soak:
         server.start()
         with open(f"{HERE}/setup.sql", encoding="utf-8") as file, server.connect() as connection:
             connection.execute(file.read())
-        self.guard = server.value("SELECT count(*) > 0 FROM pg_proc WHERE pronamespace = 'reconcile'::regnamespace AND proname = 'attach_fence'")
+        self.guard = server.has("attach_fence")
         if self.guard:
             for lease in ("alpha", "beta", "gamma"):
                 server.value(f"SELECT reconcile.attach_fence('soak.{lease}', '{lease}', 'entity_id')::text")
-        incarnation = server.value("SELECT count(*) > 0 FROM pg_proc WHERE pronamespace = 'reconcile'::regnamespace AND proname = 'incarnation'")
-        self.note("setup", seed=self.options.seed, server=server.name, incarnation=incarnation, guard=self.guard)
+        self.note("setup", seed=self.options.seed, server=server.name, incarnation=server.has("incarnation"), guard=self.guard)
         self.servers.append(server)
         self.point_to(server)
 
@@ -180,7 +183,8 @@ class Soak:
 
     def settle(self, primary, standby, mode):
         """The standby has all that was committed before, and is waited for if it is to be."""
-        until("the standby streams", lambda: primary.value("SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'") == mode)
+        until("the standby streams", lambda: mode == primary.value(
+            "SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'"))
         mark = self.writer.invoke("caught_up", server=primary.name, standby=standby.name)
         primary.value("INSERT INTO soak.tick DEFAULT VALUES RETURNING true")
         reached = primary.value("SELECT pg_current_wal_lsn()")
@@ -338,7 +342,8 @@ class Soak:
         if server.running():
             server.stop("immediate")
         server.start(server.dead)
-        with server.connect(server.dead) as connection, open(f"{self.histories}/truth-{server.name}.jsonl", "w", encoding="utf-8") as file:
+        path = f"{self.histories}/truth-{server.name}.jsonl"
+        with server.connect(server.dead) as connection, open(path, "w", encoding="utf-8") as file:
             for table, statement in TRUTH.items():
                 cursor = connection.execute(statement)
                 names = [column.name for column in cursor.description]
@@ -402,12 +407,13 @@ def main():
     say(f"seed {options.seed}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     soak = Soak(options)
+    good = False
     try:
         good = soak.run()
     finally:
         soak.end()
-    if not good:
-        print(f"histories: {soak.histories}")
+        if not good:
+            print(f"histories: {soak.histories}")
     return 0 if good else 1
 
 
