@@ -145,7 +145,7 @@ class Client:
             holder = None
         else:
             holder = f"{self.name}-{self.writer.count}"
-        ttl = self.random.uniform(0.2, 1.2)
+        ttl = self.random.uniform(0.2, 1.2) + 2 * self.is_lazy()
         wait = self.random.uniform(0, 0.6) if self.chance(0.5) else None
         # the grant notes itself in its transaction; or it is a statement of its own
         noted, undo = self.chance(0.7), self.chance(0.05)

@@ -136,7 +136,7 @@ class Soak:
         self.servers = []
         self.clients = {}               # processes by number
         self.lives = 0
-        self.stopped = {}               # what we have stopped: pid to when it goes on
+        self.stopped = {}               # what we have stopped: pid to what it is, and when it goes on
         self.guard = False
 
     # --- servers -------------------------------------------------------------
@@ -230,12 +230,13 @@ class Soak:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
-            self.stopped[pid] = time.monotonic() + seconds
+            self.stopped[pid] = what, time.monotonic() + seconds
             self.note("pause", what=what, seconds=seconds)
 
-    def resume(self, all_of_them=False):
-        for pid, due in list(self.stopped.items()):
-            if all_of_them or due <= time.monotonic():
+    def resume(self, *kinds):
+        """Lets go on whose time it is, and all of these kinds."""
+        for pid, (what, due) in list(self.stopped.items()):
+            if what in kinds or due <= time.monotonic():
                 del self.stopped[pid]
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
@@ -268,17 +269,20 @@ class Soak:
                 pass
             self.chaos(self.random.uniform(0.3, 1.2))
             self.watch_for_grant(watcher)
+            # who sleeps does not hear that his renewal was lost
+            for process in self.random.sample(list(self.clients.values()), CLIENTS // 2):
+                self.pause("client", process.pid, self.random.uniform(1, 4))
         pids = self.backends(server)
         event = self.writer.invoke("crash", how=how, server=server.name)
         if how == "kill":
             os.kill(self.random.choice(pids) if pids else watcher.info.backend_pid, signal.SIGKILL)
-            self.resume(all_of_them=True)
+            self.resume("backend")
             with contextlib.suppress(psycopg.OperationalError):
                 while True:
                     watcher.execute("SELECT pg_sleep(0.02)")
         else:
             server.stop("immediate")
-            self.resume(all_of_them=True)
+            self.resume("backend")
             time.sleep(self.random.random())
             server.start()
         watcher.close()
@@ -306,7 +310,7 @@ class Soak:
         event = self.writer.invoke("promote", **{"from": primary.name}, server=standby.name, mode=mode, split=split)
         if not split:
             primary.stop("immediate")
-            self.resume(all_of_them=True)
+            self.resume("backend")
         standby.run("pg_ctl", "-D", standby.data, "-w", "-t", "120", "promote")
         self.set_synchronous(standby, False)
         self.servers.append(standby)
@@ -315,7 +319,7 @@ class Soak:
         if split:
             self.chaos(self.random.uniform(0.3, 2))
             primary.stop("immediate")
-            self.resume(all_of_them=True)
+            self.resume("backend")
         self.await_grant(standby, event["w1"])
 
     def round(self, number, seconds):
@@ -352,7 +356,7 @@ class Soak:
         server.stop("immediate")
 
     def stop_clients(self):
-        self.resume(all_of_them=True)
+        self.resume("client", "backend")
         for process in self.clients.values():
             process.terminate()
         for process in self.clients.values():
@@ -386,7 +390,7 @@ class Soak:
 
     def end(self):
         """Whatever happened, nothing of ours goes on."""
-        self.resume(all_of_them=True)
+        self.resume("client", "backend")
         for process in self.clients.values():
             process.kill()
             process.wait()
