@@ -551,7 +551,12 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	lease->ttl_ms = ttl_ms;
 	lease->engine = engine;
 	if (decision.step == LEASE_REFRESH)
+	{
 		write_refresh(lease);
+		/* as in lease_renew() */
+		if (ttl_ms > before.ttl_ms)
+			ForceSyncCommit();
+	}
 	else
 	{
 		lease->renewals = 0;
@@ -642,6 +647,9 @@ lease_renew(const char *reconciler_id, const char *holder_id, int64 epoch, int64
 	values[2] = TimestampTzGetDatum(now);
 	sql_run_latest(&plans[PLAN_RENEW], values, NULL);
 	sql_end(&scope);
+	/* after a crash lease_deadline() would know the shorter ttl only */
+	if (ttl_ms > lease->ttl_ms)
+		ForceSyncCommit();
 	fence_note_grant();
 	return true;
 }
