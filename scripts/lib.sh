@@ -86,6 +86,32 @@ copy_checkout() {
     fi
 }
 
+# in_private_copy PACKAGES [RESULT FILE]...: the outer half of a script that
+# measures. As root it installs the packages (a list in one word) and starts the
+# script that called it once more, as TEST_USER, from a copy of its checkout
+# $here in a temporary folder, with its arguments $arguments and "--inner
+# FOLDER". Each RESULT in that folder is copied to FILE; the rest goes.
+in_private_copy() {
+    local packages=$1 dir
+
+    shift
+    # shellcheck disable=SC2154 # the caller's
+    need_root "${arguments[@]}"
+    # shellcheck disable=SC2086 # a list
+    install_packages $packages
+    dir=$(mktemp -d "/tmp/reconcile-${0##*/}.XXXXXX")
+    # shellcheck disable=SC2064 # the folder is known now
+    trap "kill_servers_below '$dir'; rm -rf '$dir'" EXIT
+    # shellcheck disable=SC2154 # the caller's
+    copy_checkout "$here" "$dir/source"
+    chown -R "$TEST_USER" "$dir"
+    runuser -u "$TEST_USER" -- bash "$dir/source/scripts/${0##*/}" "${arguments[@]}" --inner "$dir"
+    while (($#)); do
+        cp "$dir/$1" "$2"
+        shift 2
+    done
+}
+
 # build_extension SOURCE BUILD DESTDIR PG_CONFIG CC [VARIABLE=VALUE...]: compiles
 # in BUILD (which may be SOURCE) and installs below DESTDIR; an empty DESTDIR
 # installs nothing. The variables are for make.

@@ -1,5 +1,6 @@
 # P7: idle costs nothing. While nothing is due, no process of ours wakes up,
-# writes WAL, holds a snapshot or says a word; a leased loop costs its renewals.
+# commits, writes WAL, holds a snapshot or says a word, whatever waits; leased
+# loops cost their renewals, each of which is counted.
 
 use strict;
 use warnings;
@@ -9,52 +10,99 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-# Nobody else writes WAL by himself.
+my $observed_for = 20;
+
+# Nobody else writes WAL by himself: with wal_level = minimal not even the
+# background writer, for standbys.
 my $conf = <<~'EOC';
+	wal_level = minimal
+	max_wal_senders = 0
 	max_worker_processes = 16
 	autovacuum = off
 	checkpoint_timeout = '1 h'
 	reconcile.worker_idle_timeout = '10 min'
 	EOC
 
-# observed_node(NAME, OPTIONS): a node with a loop that has worked, and one that
-# has work but is paused.
+# observed_node(NAME, OPTIONS...): a node whose loops have worked, one with each
+# of the options, and which has work of all kinds that is not due, or not ours.
 sub observed_node
 {
-	my ($name, $options) = @_;
+	my ($name, @options) = @_;
 	my $node = new_node($name, conf => $conf);
-	my $session = $node->background_psql('postgres');
+	my $loops = join("\n", map {
+			qq{
+			SELECT reconcile.create_loop('works$_', 'app.see', default_requeue => '1 h', concurrency => 2 $options[$_]);
+			SELECT reconcile.enqueue_many('works$_', ARRAY(SELECT 'e' || n FROM generate_series(1, 1000) n));}
+	} 0 .. $#options);
 
-	$session->query_safe(<<~"EOS");
-		CREATE TABLE seen (id text, at timestamptz DEFAULT clock_timestamp());
-		CREATE FUNCTION see(id text) RETURNS void LANGUAGE sql AS 'INSERT INTO seen (id) VALUES (id)';
-		SELECT reconcile.create_loop('works', 'see', default_requeue => '1 h', concurrency => 2 $options);
-		SELECT reconcile.create_loop('asleep', 'see');
+	$node->safe_psql('postgres', <<~"EOS");
+		CREATE DATABASE aside;
+		CREATE SCHEMA app;
+		CREATE TABLE app.seen (id text);
+		CREATE FUNCTION app.see(id text) RETURNS void LANGUAGE sql AS 'INSERT INTO app.seen VALUES (id)';
+		CREATE FUNCTION app.never(id text) RETURNS void LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''never''; END';
+		SELECT reconcile.create_loop('asleep', 'app.see');
 		SELECT reconcile.pause_loop('asleep');
 		SELECT reconcile.enqueue('asleep', 'due, but paused');
-		SELECT reconcile.enqueue_many('works', ARRAY(SELECT 'e' || n FROM generate_series(1, 100) n));
+		SELECT reconcile.create_loop('buried', 'app.never', max_attempts => 2, backoff_base => '1 ms');
+		SELECT reconcile.enqueue_many('buried', ARRAY(SELECT 'e' || n FROM generate_series(1, 10) n));
+		SELECT reconcile.create_loop('backing_off', 'app.never', backoff_base => '10 min', backoff_max => '10 min');
+		SELECT reconcile.enqueue('backing_off', 'fails');
+		SELECT reconcile.create_loop('outside');
+		SELECT reconcile.enqueue('outside', 'due, but without a worker'), reconcile.enqueue('outside', 'later', '1 h');
+		SELECT epoch FROM reconcile.acquire_lease('somebody', 'outside', '1 h');
+		$loops
 		EOS
-	$node->poll_query_until('postgres', 'SELECT count(*) = 100 FROM seen') or die;
-	return { node => $node, session => $session };
+	$node->poll_query_until('postgres', 'SELECT count(*) = ' . 1000 * @options . ' FROM app.seen') or die;
+	$node->poll_query_until('postgres', q{SELECT count(*) FILTER (WHERE died_of IS NOT NULL) = 10 AND count(*) FILTER (WHERE failures = 1) = 1 FROM reconcile.entity}) or die;
+	$node->safe_psql('aside', 'CREATE EXTENSION pg_walinspect');
+	return { node => $node, aside => $node->background_psql('aside') };
 }
 
-sub waits_of
+sub switches_of
 {
 	my ($pid) = @_;
+	my $status = slurp_file("/proc/$pid/status");
+	my ($voluntary) = $status =~ /^voluntary_ctxt_switches:\s+(\d+)/m;
+	my ($forced) = $status =~ /^nonvoluntary_ctxt_switches:\s+(\d+)/m;
 
-	return slurp_file("/proc/$pid/status") =~ /^voluntary_ctxt_switches:\s+(\d+)/m ? $1 : -1;
+	return [ $voluntary, $forced ];
 }
 
-sub begin_observation
+# What the processes of ours show of themselves and in the statistics.
+sub look_at
 {
 	my ($it) = @_;
+	my %look = (
+		log => -s $it->{node}->logfile,
+		wal => $it->{aside}->query_safe('SELECT pg_current_wal_insert_lsn()'),
+		transactions => $it->{aside}->query_safe(q{SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'postgres'}));
 
-	# What ends with the work, such as the statistics of it, is done after ten seconds.
-	$it->{node}->poll_query_until('postgres', q{SELECT max(at) < clock_timestamp() - interval '11 s' FROM seen}) or die;
-	$it->{pids} = { map { split /\|/ } split /\n/, $it->{session}->query_safe(q{SELECT kind || ' ' || pid, pid FROM reconcile.workers}) };
-	$it->{wal} = $it->{session}->query_safe('SELECT pg_current_wal_insert_lsn()');
-	$it->{log} = -s $it->{node}->logfile;
-	$it->{waits} = { map { ($_ => waits_of($it->{pids}{$_})) } keys %{ $it->{pids} } };
+	$look{switches}{$_} = switches_of($it->{pids}{$_}) for keys %{ $it->{pids} };
+	$look{activity} = $it->{aside}->query_safe(q{
+		SELECT string_agg(pid || ' ' || backend_start || ' ' || coalesce(state_change::text, ''), E'\n' ORDER BY pid)
+		FROM pg_stat_activity WHERE backend_type LIKE 'reconcile%'});
+	$look{snapshots} = $it->{aside}->query_safe(q{
+		SELECT string_agg(pid::text, ' ') FROM pg_stat_activity WHERE backend_type LIKE 'reconcile%'
+		AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL OR xact_start IS NOT NULL)});
+	return \%look;
+}
+
+# Until what follows the work is done: an executor reports the statistics of its
+# last run after ten seconds.  (A dispatcher that leads goes on renewing.)
+sub settle
+{
+	my @nodes = @_;
+	my $last = '';
+
+	$_->{pids} = { map { split /\|/ } split /\n/, $_->{node}->safe_psql('postgres', q{SELECT kind || ' ' || pid, pid FROM reconcile.workers}) } for @nodes;
+	for my $try (1 .. 10)
+	{
+		my $now = join ' ', map { my $it = $_; map { "@{ switches_of($it->{pids}{$_}) }" } grep { !/dispatcher/ } sort keys %{ $it->{pids} } } @nodes;
+		return if $now eq $last;
+		$last = $now;
+		usleep(11_000_000);
+	}
 	return;
 }
 
@@ -62,73 +110,94 @@ sub end_observation
 {
 	my ($it) = @_;
 
-	$it->{waits}{$_} = waits_of($it->{pids}{$_}) - $it->{waits}{$_} for keys %{ $it->{pids} };
-	$it->{log} = (-s $it->{node}->logfile) - $it->{log};
-	$it->{wal} = $it->{session}->query_safe("SELECT pg_current_wal_insert_lsn() - '$it->{wal}'");
-	$it->{snapshots} = $it->{session}->query_safe(<<~'EOS');
-		SELECT pid FROM pg_stat_activity
-		 WHERE backend_type LIKE 'reconcile%' AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL OR xact_start IS NOT NULL)
-		EOS
+	$it->{after} = look_at($it);
+	$it->{wal} = $it->{aside}->query_safe("SELECT '$it->{after}{wal}'::pg_lsn - '$it->{before}{wal}'");
 	return;
 }
 
-my $plain = observed_node('plain', '');
-my $leased = observed_node('leased', q{, lease_ttl => '6 s'});
-begin_observation($plain);
-begin_observation($leased);
-
-# The first thing that is due ends it.
-my $started = time();
-$_->{session}->query_safe(q{SELECT reconcile.enqueue('works', 'the next', '10 s')}) for $plain, $leased;
-for my $it ($plain, $leased)
+# [voluntary, forced] since the first look
+sub switched
 {
-	# The enqueue wakes the dispatcher, and writes.
-	my ($dispatcher) = grep { /^dispatcher/ } keys %{ $it->{pids} };
-	my $woken = $it->{waits}{$dispatcher};
-	usleep(1000) while waits_of($it->{pids}{$dispatcher}) == $woken;
-	$it->{node}->poll_query_until('postgres', 'SELECT pg_current_wal_insert_lsn() = pg_current_wal_flush_lsn()') or die;
-	begin_observation($it);
+	my ($it, $process) = @_;
+	return [ map { $it->{after}{switches}{$process}[$_] - $it->{before}{switches}{$process}[$_] } 0, 1 ];
 }
-my $seconds = time();
-usleep(20_000) while time() < $started + 9.5;
-$seconds = time() - $seconds;
-end_observation($_) for $plain, $leased;
 
-cmp_ok($seconds, '>', 7, 'nothing is due for several seconds');
-note sprintf 'observed for %.1f s', $seconds;
+# How often its leases were renewed.
+sub renewals_of
+{
+	my ($it) = @_;
+	return $it->{node}->safe_psql('postgres', 'SELECT sum(renewals) FROM reconcile.lease WHERE engine');
+}
+
+my $plain = observed_node('plain', '', '');
+my $leased = observed_node('leased', q{, lease_ttl => '6 s'}, q{, lease_ttl => '10 s', renew_every => '500 ms'});
+settle($plain, $leased);
+my $renewals = renewals_of($leased);
+$_->{before} = look_at($_) for $plain, $leased;
+
+usleep($observed_for * 1_000_000);
+end_observation($_) for $leased, $plain;
+$renewals = renewals_of($leased) - $renewals;
+note "$renewals renewals";
 
 # ---------------------------------------------------------------------------
-# Nothing at all
+note 'nothing at all';
 
-is(join(' ', sort map { (split / /)[0] } keys %{ $plain->{pids} }), 'dispatcher executor executor launcher', 'all processes of ours are there');
-is($plain->{waits}{$_}, 0, "$_ does not wake up") for sort keys %{ $plain->{pids} };
+is(join(' ', sort map { (split / /)[0] } keys %{ $plain->{pids} }) =~ s/( executor)+/ executors/r, 'dispatcher executors launcher', 'all processes of ours are there');
+is_deeply(switched($plain, $_), [ 0, 0 ], "$_ does not run at all") for sort keys %{ $plain->{pids} };
 is($plain->{wal}, '0', 'no WAL is written');
-is($plain->{log}, 0, 'no line is logged');
-is($plain->{snapshots}, '', 'no snapshot is held');
+is($plain->{after}{transactions} - $plain->{before}{transactions}, 0, 'no transaction begins or ends');
+is($plain->{after}{activity}, $plain->{before}{activity}, 'no process changes its state');
+is($plain->{after}{log} - $plain->{before}{log}, 0, 'no line is logged');
+is($plain->{before}{snapshots} . $plain->{after}{snapshots}, '', 'no snapshot is held');
 
 # ---------------------------------------------------------------------------
-# Renewals, and no more than these
+note 'renewals, each of them one transaction, and nothing else';
 
-my $renewals = $seconds / 2;
+# Between two looks at different things there may be a renewal of each lease.
+my $about = 2;
+my %records = split /[|\n]/, $leased->{aside}->query_safe(<<~"EOS");
+	SELECT resource_manager || ' ' || record_type, count(*)
+	  FROM pg_get_wal_records_info('$leased->{before}{wal}', '$leased->{after}{wal}') GROUP BY 1
+	EOS
+note join ', ', map { "$_ $records{$_}" } sort keys %records;
+
+# about(FOUND, EXPECTED, NAME)
+sub about
+{
+	my ($found, $expected, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return ok(abs($found - $expected) <= $about, "$name: $found") || diag("expected about $expected");
+}
+
+cmp_ok($renewals, '>', 10, 'there are renewals');
+about($records{'Transaction COMMIT'}, $renewals, 'commits');
+is($records{'Heap LOCK'}, $records{'Transaction COMMIT'}, 'each of which locks the row');
+is(($records{'Heap HOT_UPDATE'} // 0) + ($records{'Heap UPDATE'} // 0), $records{'Transaction COMMIT'}, 'and writes it');
+is(join(', ', grep { !/^(Transaction COMMIT|Heap (LOCK|HOT_UPDATE|UPDATE)|Heap2 PRUNE\w*|Btree INSERT_LEAF|XLOG FPI_FOR_HINT)$/ } sort keys %records), '',
+	'nothing else writes WAL');
 for my $process (sort keys %{ $leased->{pids} })
 {
 	if ($process =~ /^dispatcher/)
 	{
-		cmp_ok($leased->{waits}{$process}, '<=', 2 * ($renewals + 1), "$process wakes up for renewals only");
-		cmp_ok($leased->{waits}{$process}, '>=', $renewals - 1, 'of which there are some');
+		my ($woken) = @{ switched($leased, $process) };
+		cmp_ok($woken, '<=', $renewals + $about, "$process wakes up for renewals: $woken times");
 	}
 	else
 	{
-		is($leased->{waits}{$process}, 0, "$process does not wake up");
+		is_deeply(switched($leased, $process), [ 0, 0 ], "$process does not run at all");
 	}
 }
-cmp_ok($leased->{wal}, '<', 1000 * ($renewals + 1), 'a renewal writes little');
-is($leased->{log}, 0, 'and logs nothing');
-is($leased->{snapshots}, '', 'no snapshot is held in between');
+is($leased->{after}{log} - $leased->{before}{log}, 0, 'no line is logged');
+is($leased->{before}{snapshots} . $leased->{after}{snapshots}, '', 'no snapshot is held in between');
+
+# ---------------------------------------------------------------------------
+# None of it is asleep for good.
 
 for my $it ($plain, $leased)
 {
-	ok($it->{node}->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM seen WHERE id = 'the next')}), 'what is due next runs');
-	$it->{session}->quit;
+	$it->{node}->safe_psql('postgres', q{SELECT reconcile.enqueue('works0', 'the next', '1 s')});
+	ok($it->{node}->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM app.seen WHERE id = 'the next')}), 'what is due next runs');
+	$it->{aside}->quit;
 }
 finish();
