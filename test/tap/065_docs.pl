@@ -56,6 +56,14 @@ my $dead = qq{
 	SELECT reconcile.alter_loop('fleet', '{"max_attempts": 1}');
 	CALL reconcile.run_loop('fleet');
 };
+my $guarded = q{
+	ALTER TABLE app.invoice ADD last_epoch bigint NOT NULL DEFAULT 0;
+	INSERT INTO app.invoice VALUES (17, true);
+	SELECT reconcile.attach_fence('app.invoice', 'billing', 'id');
+};
+my $overridden = $guarded . q{
+	BEGIN; SELECT reconcile.override_fence('app.invoice', 'again'); UPDATE app.invoice SET sent = false; COMMIT;
+};
 my $retried = qq{
 	$failing
 	SELECT reconcile.alter_loop('fleet', '{"backoff_base": "10 min"}');
@@ -95,6 +103,11 @@ my %example = (
 	'apply_fenced' => { prints => qr/^t$/ },
 	'apply_fenced_many' => { prints => qr/^$/ },
 	'Repositories' => { before => q{SELECT reconcile.alter_loop('fleet', '{"lease_ttl": "15 s"}')} },
+	'attach_fence' => { fails => 'RC006', prints => qr/^p1\|down\|down\|2$/m },
+	'detach_fence' => { before => $guarded },
+	'override_fence' => { before => $guarded },
+	'fence_problems' => { prints => qr/^$/ },
+	'fence_overrides' => { before => $overridden, prints => qr/\|postgres\|app\.invoice\|1\|again$/ },
 	'json_merge_patch' => { prints => qr/^\{"a": 1, "c": 3\}$/ },
 	'loops' => { prints => qr/^fleet\|0\|0\|0\|0\|00:00:00$/ },
 	'work' => { before => $retried, prints => qr/^d1\|[^|]+\|1\|no answer$/ },
@@ -135,7 +148,7 @@ my @offered = split /\n/, sql($world, q{
 	SELECT DISTINCT p.proname FROM pg_proc p
 	 WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
 	   AND p.proname NOT IN ('may_observe', 'may_see_errors', 'running', 'worker_list', 'loop_counts', 'recent_runs', 'health_checks',
-	                         'watch_triggers', 'capability_functions')
+	                         'watch_triggers', 'fence_triggers', 'capability_functions')
 	UNION ALL
 	SELECT c.relname FROM pg_class c
 	 WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')});
