@@ -78,6 +78,10 @@ my %function = (
 	revive_all => [ 'operate', q{SELECT reconcile.revive_all('ID')} ],
 	# of the loops that the caller may operate: see sql/operate
 	resume_all => ['operate'],
+	# on all reconciler ids: see sql/incarnation
+	bump_incarnation => ['operate'],
+	incarnation => ['PUBLIC'],
+	here => ['PUBLIC'],
 	wait_idle => [ 'observe', q{CALL reconcile.wait_idle('ID')} ],
 	explain => [ 'observe', q{SELECT reconcile.explain('ID', 'e')} ],
 	schedule_loops => ['nobody'],
