@@ -191,7 +191,7 @@ for my $capability (@capabilities, 'none')
 }
 sql($node, q{
 	REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA reconcile FROM PUBLIC;
-	GRANT EXECUTE ON ROUTINE reconcile.may_observe, reconcile.may_see_errors, reconcile.running, reconcile.worker_list,
+	GRANT EXECUTE ON ROUTINE reconcile.here, reconcile.incarnation, reconcile.may_observe, reconcile.may_see_errors, reconcile.running, reconcile.worker_list,
 		reconcile.loop_counts, reconcile.recent_runs, reconcile.health_checks,
 		reconcile.current_run, reconcile.fenced_epoch, reconcile.fenced_write, reconcile.permanent_error TO PUBLIC;
 	SELECT reconcile.drop_loop('one');

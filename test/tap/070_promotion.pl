@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use LoopTest;
+use LostPast;
 use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
@@ -19,20 +20,6 @@ sub floor_of
 {
 	my ($node) = @_;
 	return sql($node, 'SELECT epoch_floor FROM reconcile.incarnation()');
-}
-
-# refused(NODE, ID, HOLDER, EPOCH): tests that no fence lets the epoch write.
-sub refused
-{
-	my ($node, $id, $holder, $epoch) = @_;
-
-	is(sql($node, qq{SELECT reconcile.apply_fenced('$id', 'entity', $epoch, '{"by": "the past"}')}), 'f',
-		"a write at epoch $epoch of $id is refused");
-	is(sql($node, qq{SELECT accepted FROM reconcile.apply_fenced_many('$id', '{entity}', $epoch, ARRAY['{}'::jsonb])}), 'f', 'in a batch, too');
-	session_fails($node, 'RC002', qq{SELECT reconcile.bind_lease('$id', '$holder', $epoch)}, 'and cannot be bound');
-	session_fails($node, 'RC002', qq{SELECT reconcile.renew_lease('$id', '$holder', $epoch)}, 'nor renewed');
-	is(sql($node, qq{SELECT reconcile.release_lease('$id', '$holder', $epoch)}), 'f', 'nor released');
-	return;
 }
 
 # ----------------------------------------------------------------------
@@ -80,10 +67,8 @@ cmp_ok(floor_of($standby), '<', 2**53, 'that any JSON number can hold');
 is(sql($standby, q{SELECT reconciler_id, epoch, end_reason FROM reconcile.lease_history WHERE ended_at IS NOT NULL ORDER BY 1}),
 	"led|1|incarnation\nmine|1|incarnation", 'the history of all terms of before is closed');
 refused($standby, 'mine', 'me', 1);
-cmp_ok(sql($standby, q{SELECT epoch FROM reconcile.acquire_lease('mine', 'other', '1 h')}), '>', floor_of($standby), 'a new term is above the floor');
+granted_above($standby, 'mine', 1, 2);
 refused($standby, 'mine', 'me', $_) for 1, 2;
-session_fails($standby, 'RC005', q{SELECT reconcile.apply_fenced('mine', 'entity', epoch + 1, '{}') FROM reconcile.leases WHERE reconciler_id = 'mine'},
-	'an epoch above the last is none of a lost past');
 
 wait_for($standby, q{(SELECT count(*) FROM app.run WHERE entity_id = 'later') = 2}, 'loops run, and what they remember is looked at again');
 is(sql($standby, q{SELECT count(*) FROM app.run WHERE entity_id = 'a'}), 2, 'nothing else is');
@@ -104,7 +89,7 @@ $primary->append_conf('postgresql.conf', "synchronous_standby_names = ''\n");
 $primary->reload;
 sql($primary, q{SELECT reconcile.drop_loop(loop_name) FROM reconcile.loops});
 sql($primary, q{SELECT reconcile.release_lease(reconciler_id, holder_id, epoch) FROM reconcile.leases WHERE live});
-my $known = sql($primary, q{SELECT epoch FROM reconcile.acquire_lease('mine', 'me', '1 ms')});
+my $known = grant($primary, 'mine', 'me');
 my $third = new_standby($primary, 'third', conf => $conf);
 $primary->wait_for_catchup($third);
 
@@ -112,9 +97,9 @@ $primary->wait_for_catchup($third);
 sql($third, q{ALTER SYSTEM SET primary_conninfo = ''});
 $third->reload;
 ok($third->poll_query_until('postgres', q{SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)}), 'the standby is cut off');
-my $lost = sql($primary, q{SELECT epoch FROM reconcile.acquire_lease('mine', 'you', '1 h', wait => '10 s')});
+my $lost = grant($primary, 'mine', 'you');
 is($lost, $known + 1, 'a grant is lost');
-my $first = sql($primary, q{SELECT epoch FROM reconcile.acquire_lease('first', 'you', '1 h')});
+my $first = grant($primary, 'first', 'you');
 cmp_ok($first, '>', $second_floor, 'so is the first one of an id');
 is(sql($primary, qq{SELECT reconcile.apply_fenced('mine', 'entity', $lost, '{"by": "you"}')}), 't', 'a write under it, too');
 $primary->stop('immediate');
@@ -126,10 +111,8 @@ is(sql($third, q{SELECT status, detail FROM reconcile.health WHERE check_name = 
 refused($third, 'mine', 'me', $known);
 refused($third, 'mine', 'you', $lost);
 refused($third, 'first', 'you', $first);
-my $new = sql($third, q{SELECT epoch FROM reconcile.acquire_lease('mine', 'you', '1 h')});
-cmp_ok($new, '>', $lost, 'a new term is above the lost one');
-cmp_ok(sql($third, q{SELECT epoch FROM reconcile.acquire_lease('first', 'you', '1 h')}), '>', $first, 'also the first of an id');
-is(sql($third, qq{SELECT reconcile.apply_fenced('mine', 'entity', $new, '{"by": "you"}')}), 't', 'under it writes are accepted');
+granted_above($third, 'mine', $known, $lost);
+granted_above($third, 'first', $first);
 refused($third, 'mine', 'you', $lost);
 refused($third, 'first', 'you', $first);
 is(sql($third, q{SELECT incarnation, timeline, reason FROM reconcile.incarnation()}), '3|3|the timeline changed', 'it is the third life');
