@@ -28,6 +28,7 @@ OBJS = \
 	src/core/duration.o \
 	src/core/arrays.o \
 	src/core/install.o \
+	src/core/home.o \
 	src/core/plan.o \
 	src/core/access.o \
 	src/core/guc.o \
@@ -38,6 +39,8 @@ OBJS = \
 	src/core/trigger.o \
 	src/core/table.o \
 	src/core/tree_ddl.o \
+	src/lease/incarnation.o \
+	src/lease/incarnation_sql.o \
 	src/lease/lease.o \
 	src/lease/lease_sql.o \
 	src/fence/fence.o \
@@ -69,6 +72,7 @@ OBJS = \
 	src/loop/run_entity.o \
 	src/loop/manage.o \
 	src/loop/remember.o \
+	src/loop/adopt.o \
 	src/loop/watch_catalog.o \
 	src/loop/watch_trigger.o \
 	src/loop/watch_manage.o \
@@ -104,7 +108,9 @@ OBJS = \
 SQL_PARTS = \
 	src/core/header.sql \
 	src/core/access.sql \
+	src/core/home.sql \
 	src/lease/lease.sql \
+	src/lease/incarnation.sql \
 	src/fence/fence.sql \
 	src/fence/guard.sql \
 	src/loop/mark.sql \

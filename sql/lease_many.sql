@@ -45,7 +45,8 @@ SELECT count(*) FROM reconcile.renew_leases('h', '{}', '{}');
 SELECT ord, reconciler_id, renewed FROM reconcile.renew_leases('h', '[5:6]={a,e}', '[0:1]={1,1}');
 
 -- At most 10,000, all in one transaction: it does not fill the lock table.
-INSERT INTO reconcile.lease SELECT 'bulk_' || n, 'h', 1, now(), now() + interval '1 h', now(), 60000, 0, false FROM generate_series(1, 10000) n;
+INSERT INTO reconcile.lease SELECT 'bulk_' || n, 'h', 1, now(), now() + interval '1 h', now(), 60000, 0, false, h.home, h.timeline
+  FROM reconcile.here() h, generate_series(1, 10000) n;
 SELECT count(*), count(*) FILTER (WHERE renewed), bool_and(reconciler_id = 'bulk_' || ord) AS in_order
   FROM reconcile.renew_leases('h', ARRAY(SELECT 'bulk_' || n FROM generate_series(1, 10000) n), array_fill(1::bigint, ARRAY[10000]));
 BEGIN;

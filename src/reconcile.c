@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "fence/fence.h"
 #include "fence/guard.h"
+#include "loop/adopt.h"
 #include "loop/dead.h"
 #include "loop/repository.h"
 
@@ -29,6 +30,7 @@ _PG_init(void)
 	fence_init();
 	guard_init();
 	repository_init();
+	adopt_init();
 	dead_init();
 	if (preloaded)
 		engine_init();

@@ -13,6 +13,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_namespace.h"
+#include "commands/extension.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -126,6 +127,7 @@ install_find(void)
 	cached.owner = ((Form_pg_namespace) GETSTRUCT(tuple))->nspowner;
 	ReleaseSysCache(tuple);
 
+	cached.extension = get_extension_oid("reconcile", true);
 	cached.lock_class = get_relname_relid("loop", schema);
 	cached.access_grant = get_relname_relid("access_grant", schema);
 	for (int i = 0; i < MARK_SEGMENTS; i++)

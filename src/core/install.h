@@ -17,6 +17,7 @@ typedef struct Install
 {
 	Oid			schema;			/* of "reconcile": also names this install */
 	Oid			owner;			/* of that schema: as whom our own plans run */
+	Oid			extension;
 	Oid			lock_class;		/* oid of reconcile.loop: class of our object locks */
 	Oid			segment[MARK_SEGMENTS]; /* the mark segments */
 	Oid			access_grant;	/* reconcile.access_grant: invalidated when rights change */
@@ -50,7 +51,8 @@ extern void install_changed(void);
  */
 typedef enum LockKind
 {
-	LOCK_KIND_INSTALL = 1,		/* one dispatcher for a database */
+	LOCK_KIND_INCARNATION = 0,	/* shared by grants, which try it last; exclusive for a change of incarnation */
+	LOCK_KIND_INSTALL,			/* one dispatcher for a database */
 	LOCK_KIND_RUN,				/* one run at a time of (loop, entity) */
 	LOCK_KIND_LEASE,			/* who may grant an id's next term */
 	LOCK_KIND_FENCE,			/* shared by fenced transactions, exclusive for a take-over */

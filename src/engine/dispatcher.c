@@ -28,6 +28,7 @@
 #include "engine/engine.h"
 #include "engine/lend.h"
 #include "engine/process.h"
+#include "loop/adopt.h"
 
 #define RETRY_MS			1000	/* after a transaction of ours failed */
 #define PREPARED_LOOK_MS	5000	/* while prepared transactions with marks are there */
@@ -485,6 +486,31 @@ empty_ring(Messages *messages, TimestampTz now)
 	LWLockRelease(&self.db->ring_lock);
 }
 
+static void
+adopt(void *arg)
+{
+	loop_adopt(arg);
+}
+
+/* What was in flight before a promotion is looked at again. */
+static void
+adopt_loops(TimestampTz now)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &self.loops)
+	{
+		DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
+
+		if (!loop->present || !loop->rules.resync_owed)
+			continue;
+		if (process_transaction(adopt, &loop->rules))
+			loop->rules.resync_owed = false;
+		else
+			owe_again(&self.reload_owed, now);
+	}
+}
+
 /* Reads the loops again.  Leaves if the install that we serve is gone. */
 static void
 bring_loops_up_to_date(TimestampTz now)
@@ -509,6 +535,7 @@ bring_loops_up_to_date(TimestampTz now)
 		owe_again(&self.reload_owed, now);
 		return;
 	}
+	adopt_loops(now);
 	if (!dlist_is_empty(&self.loops))
 		publish_open();
 	LWLockAcquire(&self.db->ring_lock, LW_EXCLUSIVE);

@@ -41,7 +41,7 @@ static SqlPlan plans[] = {
 	[PLAN_ANY_CLAIM] = {
 		"SELECT 1 FROM reconcile.entity e WHERE e.loop_name OPERATOR(pg_catalog.=) $1"
 		" AND e.claim_epoch IS NOT NULL AND e.claim_expires_at OPERATOR(pg_catalog.>) $2"
-		" AND ($3 IS FALSE OR EXISTS (SELECT FROM reconcile.lease t"
+		" AND ($3 IS FALSE OR EXISTS (SELECT FROM reconcile.standing_lease t"
 		" WHERE t.reconciler_id OPERATOR(pg_catalog.=) $1 AND t.epoch OPERATOR(pg_catalog.=) e.claim_lease_epoch"
 		" AND t.expires_at OPERATOR(pg_catalog.>) $2))"
 		" LIMIT 1",

@@ -146,7 +146,7 @@ terms_tend(DispatchLoop *loop, TimestampTz now)
 	TermWork	work = {loop};
 
 	/* the lease of a loop for outside workers is theirs */
-	if (!loop_leads(&loop->rules) || !loop->rules.enabled)
+	if (!loop_leads(&loop->rules) || !loop->rules.enabled || loop->rules.foreign)
 	{
 		if (loop->leading)
 			terms_release(loop);

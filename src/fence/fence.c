@@ -427,12 +427,12 @@ fence_init(void)
  */
 
 FenceVerdict
-fence_judge(bool leased, int64 current, bool live, int64 epoch)
+fence_judge(bool leased, int64 current, bool live, int64 epoch, int64 floor)
 {
 	if (!leased)
 		return FENCE_CURRENT;	/* nobody grants epochs here: a plain monotone order */
 	if (epoch > current)
-		return FENCE_UNMINTED;
+		return epoch <= floor ? FENCE_STALE : FENCE_UNMINTED;
 	if (epoch < current)
 		return FENCE_STALE;		/* for every entity, also one that it never touched */
 	return live ? FENCE_CURRENT : FENCE_STALE;

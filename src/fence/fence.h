@@ -126,8 +126,12 @@ typedef enum FenceVerdict
 	FENCE_UNMINTED				/* RC005 */
 } FenceVerdict;
 
-/* What the lease says of an epoch of the caller's choice; a pure function. */
-extern FenceVerdict fence_judge(bool leased, int64 current, bool live, int64 epoch);
+/*
+ * What the lease says of an epoch of the caller's choice; a pure function.
+ * "floor" of the incarnation is asked for where epoch > current: below it an
+ * epoch that is not known here is of a past that is lost.
+ */
+extern FenceVerdict fence_judge(bool leased, int64 current, bool live, int64 epoch, int64 floor);
 
 /*
  * A function of a user's that takes the accepted writes of an id instead of its

@@ -22,6 +22,7 @@
 #include "core/plan.h"
 #include "core/tally.h"
 #include "fence/fence.h"
+#include "lease/incarnation.h"
 #include "lease/lease.h"
 
 #define WRITES_MAX	10000		/* in one call */
@@ -31,6 +32,7 @@ enum
 	PLAN_UPDATE,
 	PLAN_RECORD,
 	PLAN_SEEN,
+	PLAN_ANY,
 	PLAN_UPSERT,
 	PLAN_RECORD_FIRST
 };
@@ -60,6 +62,9 @@ static SqlPlan plans[] = {
 		"SELECT r.last_epoch FROM reconcile.resource r"
 		" WHERE r.reconciler_id OPERATOR(pg_catalog.=) $1 AND r.entity_id OPERATOR(pg_catalog.=) $2",
 		2, {TEXTOID, TEXTOID}
+	},
+	[PLAN_ANY] = {
+		"SELECT 1 FROM reconcile.resource r WHERE r.reconciler_id OPERATOR(pg_catalog.=) $1 LIMIT 1", 1, {TEXTOID}
 	},
 	[PLAN_UPSERT] = {
 		"INSERT INTO reconcile.resource AS r (reconciler_id, entity_id, last_epoch, revision, state, updated_at)"
@@ -136,6 +141,40 @@ resource_apply(const char *reconciler_id, const char *entity_id, int64 epoch,
 	return write_through(reconciler_id, has ? &repository : NULL, entity_id, epoch, mutation, seen);
 }
 
+static int64
+floor_now(void)
+{
+	Incarnation now;
+
+	incarnation_read(&now);
+	return now.floor;
+}
+
+static bool
+has_resources(const char *reconciler_id)
+{
+	SqlScope	scope;
+	Datum		value;
+	bool		has;
+
+	sql_begin(&scope);
+	value = CStringGetTextDatum(reconciler_id);
+	has = sql_run_latest(&plans[PLAN_ANY], &value, NULL) > 0;
+	sql_end(&scope);
+	return has;
+}
+
+/*
+ * Of an id that is not known to have a lease.  One that was ever written has an
+ * order from elsewhere; for any other an epoch at or below the floor may be that
+ * of a first grant which is lost.
+ */
+static bool
+is_of_lost_past(const char *reconciler_id, int64 epoch)
+{
+	return epoch > 0 && !has_resources(reconciler_id) && epoch <= floor_now();
+}
+
 /*
  * Takes the fence lock, and asks the lease about an epoch of the caller's
  * choice: may it write, if the entity lets it?  RC005 where it was never granted.
@@ -145,10 +184,14 @@ epoch_is_current(const char *reconciler_id, int64 epoch)
 {
 	Lease		lease;
 	bool		leased;
+	int64		floor;
 
 	fence_lock_shared(reconciler_id, true);
 	leased = lease_read(reconciler_id, &lease);
-	switch (fence_judge(leased, lease.epoch, clock_now() < lease.expires_at, epoch))
+	if (!leased && is_of_lost_past(reconciler_id, epoch))
+		return false;
+	floor = leased && epoch > lease.epoch ? floor_now() : 0;
+	switch (fence_judge(leased, lease.epoch, clock_now() < lease.expires_at, epoch, floor))
 	{
 		case FENCE_CURRENT:
 			return true;

@@ -7,6 +7,7 @@
  *		lease lock, GRANT_MODE		one transaction grants (or refreshes) an id
  *		fence lock, exclusively		no fenced transaction of the old term is left
  *		the id's row				no renewal or release of it is uncommitted
+ *		incarnation					it does not change before the grant commits
  *
  * A renewal or release takes the lease lock in HOLDER_MODE only until it has
  * the row: the row's lock stands for the rest, so that one transaction may renew
@@ -40,10 +41,12 @@
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/guc.h"
+#include "core/home.h"
 #include "core/install.h"
 #include "core/plan.h"
 #include "core/wake.h"
 #include "fence/fence.h"
+#include "lease/incarnation.h"
 #include "lease/lease.h"
 
 /*
@@ -76,6 +79,7 @@ typedef enum Match
 static const struct
 {
 	Match		exists;
+	Match		lost;
 	Match		mine;
 	Match		live;
 	Match		successor;		/* a dispatcher asks for its dead predecessor's lease */
@@ -84,19 +88,21 @@ static const struct
 	const char *ended;
 }			rules[] = {
 	/* 1: an id that was never granted begins above all that was seen of it */
-	{NO, ANY, ANY, ANY, ANY, LEASE_GRANT, NULL},
-	/* 2: the holder asks again: the same term, longer */
-	{YES, YES, YES, ANY, ANY, LEASE_REFRESH, NULL},
-	/* 3: his own term is over (released or expired): a gap, so a new term */
-	{YES, YES, NO, ANY, ANY, LEASE_GRANT, "expired"},
-	/* 4: a dead dispatcher's term is not waited out */
-	{YES, NO, YES, YES, ANY, LEASE_GRANT, "forced"},
-	/* 5: another's live term stands */
-	{YES, NO, YES, NO, ANY, LEASE_REFUSE, NULL},
-	/* 6: as it does when its holder may have been told of a later deadline */
-	{YES, NO, NO, NO, YES, LEASE_REFUSE, NULL},
-	/* 7: over, whoever had it */
-	{YES, NO, NO, ANY, ANY, LEASE_GRANT, "expired"}
+	{NO, ANY, ANY, ANY, ANY, ANY, LEASE_GRANT, NULL},
+	/* 2: so does one whose last term is of another incarnation */
+	{YES, YES, ANY, ANY, ANY, ANY, LEASE_GRANT, "incarnation"},
+	/* 3: the holder asks again: the same term, longer */
+	{YES, NO, YES, YES, ANY, ANY, LEASE_REFRESH, NULL},
+	/* 4: his own term is over (released or expired): a gap, so a new term */
+	{YES, NO, YES, NO, ANY, ANY, LEASE_GRANT, "expired"},
+	/* 5: a dead dispatcher's term is not waited out */
+	{YES, NO, NO, YES, YES, ANY, LEASE_GRANT, "forced"},
+	/* 6: another's live term stands */
+	{YES, NO, NO, YES, NO, ANY, LEASE_REFUSE, NULL},
+	/* 7: as it does when its holder may have been told of a later deadline */
+	{YES, NO, NO, NO, NO, YES, LEASE_REFUSE, NULL},
+	/* 8: over, whoever had it */
+	{YES, NO, NO, NO, ANY, ANY, LEASE_GRANT, "expired"}
 };
 
 static bool
@@ -119,6 +125,7 @@ lease_decide(const LeaseFacts *facts)
 	for (int i = 0; i < lengthof(rules); i++)
 	{
 		if (!matches(rules[i].exists, exists) ||
+			!matches(rules[i].lost, exists && row->lost) ||
 			!matches(rules[i].mine, mine) ||
 			!matches(rules[i].live, live) ||
 			!matches(rules[i].successor, successor) ||
@@ -127,13 +134,19 @@ lease_decide(const LeaseFacts *facts)
 		decision.rule = i + 1;
 		decision.step = rules[i].step;
 		decision.ended = rules[i].ended;
-		if (decision.step == LEASE_GRANT)
-			decision.epoch = (exists ? row->epoch : facts->floor) + 1;
-		else if (decision.step == LEASE_REFRESH)
-			decision.epoch = row->epoch;
 		return decision;
 	}
 	elog(ERROR, "no rule for this lease");
+}
+
+int64
+lease_next_epoch(int64 known, bool lost, int64 floor)
+{
+	int64		room = lost ? LOST_EPOCHS : 0;
+
+	if (known >= PG_INT64_MAX - room)
+		return 0;
+	return Max(known + room, floor) + 1;
 }
 
 TimestampTz
@@ -155,14 +168,14 @@ lease_deadline(const Lease *lease)
  */
 
 #define LEASE_COLUMNS \
-	"holder_id, epoch, acquired_at, expires_at, touched_at, ttl_ms, renewals, engine"
+	"holder_id, epoch, acquired_at, expires_at, touched_at, ttl_ms, renewals, engine, home, timeline"
 
 enum
 {
 	PLAN_READ,
 	PLAN_TRY_LOCK,
 	PLAN_LOCK,
-	PLAN_FLOOR,
+	PLAN_KNOWN,
 	PLAN_GRANT,
 	PLAN_REFRESH,
 	PLAN_RENEW,
@@ -187,10 +200,12 @@ static SqlPlan plans[] = {
 		"SELECT " LEASE_COLUMNS " FROM reconcile.lease"
 		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1"
 		" AND ($2 IS NULL OR holder_id OPERATOR(pg_catalog.=) $2)"
-		" AND epoch OPERATOR(pg_catalog.=) $3 FOR NO KEY UPDATE",
-		3, {TEXTOID, TEXTOID, INT8OID}
+		" AND epoch OPERATOR(pg_catalog.=) $3"
+		/* a grant that begins an incarnation meets no row of a lost term locked */
+		" AND home OPERATOR(pg_catalog.=) $4 AND timeline OPERATOR(pg_catalog.=) $5 FOR NO KEY UPDATE",
+		5, {TEXTOID, TEXTOID, INT8OID, TEXTOID, INT4OID}
 	},
-	[PLAN_FLOOR] = {
+	[PLAN_KNOWN] = {
 		"SELECT GREATEST("
 		"(SELECT pg_catalog.max(last_epoch) FROM reconcile.resource WHERE reconciler_id OPERATOR(pg_catalog.=) $1),"
 		"(SELECT pg_catalog.max(epoch) FROM reconcile.lease_term WHERE reconciler_id OPERATOR(pg_catalog.=) $1),"
@@ -198,11 +213,11 @@ static SqlPlan plans[] = {
 		1, {TEXTOID}
 	},
 	[PLAN_GRANT] = {
-		"INSERT INTO reconcile.lease (reconciler_id, holder_id, epoch, acquired_at, expires_at, touched_at, ttl_ms, renewals, engine)"
-		" VALUES ($1, $2, $3, $4, $5, $4, $6, 0, $7)"
+		"INSERT INTO reconcile.lease (reconciler_id, holder_id, epoch, acquired_at, expires_at, touched_at, ttl_ms, renewals, engine, home, timeline)"
+		" VALUES ($1, $2, $3, $4, $5, $4, $6, 0, $7, $8, $9)"
 		" ON CONFLICT (reconciler_id) DO UPDATE SET holder_id = $2, epoch = $3, acquired_at = $4,"
-		" expires_at = $5, touched_at = $4, ttl_ms = $6, renewals = 0, engine = $7",
-		7, {TEXTOID, TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, BOOLOID}
+		" expires_at = $5, touched_at = $4, ttl_ms = $6, renewals = 0, engine = $7, home = $8, timeline = $9",
+		9, {TEXTOID, TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, BOOLOID, TEXTOID, INT4OID}
 	},
 	[PLAN_REFRESH] = {
 		"UPDATE reconcile.lease SET acquired_at = $2, expires_at = $3, touched_at = $2, ttl_ms = $4, engine = $5"
@@ -258,6 +273,11 @@ fetch_lease(uint64 rows, const char *reconciler_id, Lease *lease)
 	lease->ttl_ms = DatumGetInt64(sql_value(0, 6, NULL));
 	lease->renewals = DatumGetInt64(sql_value(0, 7, NULL));
 	lease->engine = DatumGetBool(sql_value(0, 8, NULL));
+	lease->lost = home_compare(TextDatumGetCString(sql_value(0, 9, NULL)),
+							   DatumGetInt32(sql_value(0, 10, NULL))) != HOME_SAME;
+	/* another's deadlines, by another's clock: for whoever compares times it is long over */
+	if (lease->lost)
+		lease->expires_at = lease->touched_at = DT_NOBEGIN;
 	return true;
 }
 
@@ -345,20 +365,20 @@ terminate_writer(const char *reconciler_id, const LOCKTAG *lease_lock)
 	fence_terminate(&tag, ShareLock, reconciler_id);
 }
 
-/* Highest epoch that anything remembers of an id without a row. */
+/* Highest epoch that history and resources remember of an id; 0: none. */
 static int64
-read_floor(const char *reconciler_id)
+read_known(const char *reconciler_id)
 {
 	SqlScope	scope;
 	Datum		value;
-	int64		floor;
+	int64		known;
 
 	sql_begin(&scope);
 	value = CStringGetTextDatum(reconciler_id);
-	sql_run_latest(&plans[PLAN_FLOOR], &value, NULL);
-	floor = DatumGetInt64(sql_value(0, 1, NULL));
+	sql_run_latest(&plans[PLAN_KNOWN], &value, NULL);
+	known = DatumGetInt64(sql_value(0, 1, NULL));
 	sql_end(&scope);
-	return floor;
+	return known;
 }
 
 /*
@@ -388,7 +408,7 @@ static void
 write_grant(const Lease *lease, const Lease *before, const char *ended)
 {
 	SqlScope	scope;
-	Datum		values[7];
+	Datum		values[9];
 
 	sql_begin(&scope);
 	if (ended != NULL)
@@ -409,6 +429,8 @@ write_grant(const Lease *lease, const Lease *before, const char *ended)
 	values[4] = TimestampTzGetDatum(lease->expires_at);
 	values[5] = Int64GetDatum(lease->ttl_ms);
 	values[6] = BoolGetDatum(lease->engine);
+	values[7] = CStringGetTextDatum(home_here()->place);
+	values[8] = Int32GetDatum(home_here()->timeline);
 	sql_run_latest(&plans[PLAN_GRANT], values, NULL);
 
 	if (lease->epoch > HISTORY_TERMS)
@@ -443,7 +465,7 @@ write_refresh(const Lease *lease)
 
 static LeaseDecision
 decide(const char *reconciler_id, const char *holder_id, bool engine, bool exists,
-	   const Lease *row, int64 floor, TimestampTz *now)
+	   const Lease *row, TimestampTz *now)
 {
 	LeaseFacts	facts;
 
@@ -452,7 +474,6 @@ decide(const char *reconciler_id, const char *holder_id, bool engine, bool exist
 	facts.deadline = exists ? lease_deadline(row) : 0;
 	facts.caller = holder_id;
 	facts.engine = engine;
-	facts.floor = floor;
 	return lease_decide(&facts);
 }
 
@@ -460,7 +481,8 @@ decide(const char *reconciler_id, const char *holder_id, bool engine, bool exist
 static bool
 past_grace(bool exists, const Lease *row)
 {
-	return exists && guc_fence_grace >= 0 &&
+	/* nothing of a lost term is in flight: who holds its fence is just being refused */
+	return exists && !row->lost && guc_fence_grace >= 0 &&
 		clock_now() > clock_add_ms(lease_deadline(row), guc_fence_grace);
 }
 
@@ -475,6 +497,7 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	bool		exists;
 	bool		locked;
 	bool		fenced = false;
+	int64		known = 0;
 	int64		floor = 0;
 	LeaseOutcome outcome = LEASE_BUSY;
 
@@ -488,7 +511,7 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 
 	/* a live leader is not disturbed: no lock is asked for while its term stands */
 	exists = lease_read(reconciler_id, lease);
-	decision = decide(reconciler_id, holder_id, engine, exists, lease, 0, &now);
+	decision = decide(reconciler_id, holder_id, engine, exists, lease, &now);
 	if (decision.step == LEASE_REFUSE)
 		return LEASE_HELD;
 
@@ -510,9 +533,7 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	{
 		/* nobody else changes the row from here on */
 		exists = try_lock_lease(reconciler_id, &before, &locked);
-		if (!exists)
-			floor = read_floor(reconciler_id);
-		decision = decide(reconciler_id, holder_id, engine, exists, &before, floor, &now);
+		decision = decide(reconciler_id, holder_id, engine, exists, &before, &now);
 		*lease = before;
 		if (decision.step == LEASE_REFUSE)
 			outcome = LEASE_HELD;
@@ -520,6 +541,8 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 			outcome = LEASE_BUSY;
 		else if (decision.step == LEASE_GRANT && !fenced && !(fenced = fence_lock_exclusive(reconciler_id)))
 			outcome = LEASE_DRAINING;	/* it ran out under our eyes */
+		else if (decision.step == LEASE_GRANT && !incarnation_enter(&floor))
+			outcome = LEASE_BUSY;
 		else
 			outcome = LEASE_GRANTED;
 	}
@@ -536,20 +559,27 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 		return outcome;
 	}
 
+	strlcpy(lease->holder_id, holder_id, sizeof(lease->holder_id));
+	if (decision.step == LEASE_GRANT)
+	{
+		known = exists ? before.epoch : 0;
+		if (!exists || before.lost)
+			known = Max(known, read_known(reconciler_id));
+		lease->epoch = lease_next_epoch(known, before.lost, floor);
+	}
 	/* who may write without a lease may name the highest number */
-	if (decision.step == LEASE_GRANT && (exists ? before.epoch : floor) == PG_INT64_MAX)
+	if (lease->epoch == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("lease \"%s\" has no epoch left", reconciler_id),
 				 errdetail("Its resources have seen the highest there is."),
 				 errhint("Use another reconciler id.")));
 
-	strlcpy(lease->holder_id, holder_id, sizeof(lease->holder_id));
-	lease->epoch = decision.epoch;
 	lease->acquired_at = lease->touched_at = now;
 	lease->expires_at = clock_add_ms(now, ttl_ms);
 	lease->ttl_ms = ttl_ms;
 	lease->engine = engine;
+	lease->lost = false;
 	if (decision.step == LEASE_REFRESH)
 	{
 		write_refresh(lease);
@@ -593,8 +623,8 @@ lock_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
 {
 	LOCKTAG		tag;
 	SqlScope	scope;
-	Datum		values[3];
-	char		nulls[] = "   ";
+	Datum		values[5];
+	char		nulls[] = "     ";
 	bool		locked = false;
 	bool		found;
 
@@ -615,6 +645,8 @@ lock_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
 	values[0] = CStringGetTextDatum(reconciler_id);
 	values[1] = holder_id != NULL ? CStringGetTextDatum(holder_id) : (Datum) 0;
 	values[2] = Int64GetDatum(epoch);
+	values[3] = CStringGetTextDatum(home_here()->place);
+	values[4] = Int32GetDatum(home_here()->timeline);
 	if (holder_id == NULL)
 		nulls[1] = 'n';
 	found = fetch_lease(sql_run_latest(&plans[PLAN_LOCK], values, nulls), reconciler_id, lease);
@@ -708,6 +740,8 @@ lease_raise_lost(const char *reconciler_id, int64 epoch)
 			 errmsg("epoch " INT64_FORMAT " of lease \"%s\" is lost: epoch " INT64_FORMAT " has been granted",
 					epoch, reconciler_id, lease.epoch) :
 			 errmsg("epoch " INT64_FORMAT " of lease \"%s\" is lost", epoch, reconciler_id),
+			 exists && lease.lost ?
+			 errdetail("It was granted before a promotion, a restore or a clone: nothing of that time is live.") :
 			 live ?
 			 errdetail("The live epoch is " INT64_FORMAT ".", lease.epoch) :
 			 errdetail("No epoch of it is live."),

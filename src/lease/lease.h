@@ -7,6 +7,9 @@
  * release: guarded by holder and epoch), by an operator who forces its end
  * (guarded by the epoch), or by the grant that follows it, which holds the
  * lease lock alone and the id's fence lock exclusively.
+ *
+ * A term holds where it was granted (core/home.h): in a copy, and after a
+ * promotion, it is over from the first moment.
  */
 #ifndef RECONCILE_LEASE_H
 #define RECONCILE_LEASE_H
@@ -28,6 +31,7 @@ typedef struct Lease
 	int64		ttl_ms;			/* of the grant, or of its last refresh */
 	int64		renewals;
 	bool		engine;			/* held by the dispatcher of this database */
+	bool		lost;			/* granted elsewhere, or before a promotion: its times say that it is over */
 } Lease;
 
 typedef enum LeaseOutcome
@@ -57,18 +61,23 @@ typedef struct LeaseFacts
 	TimestampTz deadline;		/* lease_deadline() of the row */
 	const char *caller;			/* holder id that asks */
 	bool		engine;			/* asked by this database's dispatcher */
-	int64		floor;			/* highest epoch in history and resources; asked for where row is NULL */
 } LeaseFacts;
 
 typedef struct LeaseDecision
 {
 	LeaseStep	step;
-	int64		epoch;			/* of the caller's term, unless refused */
 	const char *ended;			/* why the term before it ended; NULL: there was none */
 	int			rule;			/* number of the rule that decided */
 } LeaseDecision;
 
 extern LeaseDecision lease_decide(const LeaseFacts *facts);
+
+/*
+ * The epoch of a grant: above "known", the highest that is known of the id, above
+ * those that may have followed it in a past that is lost, and above the floor of
+ * the incarnation.  0: there is none.
+ */
+extern int64 lease_next_epoch(int64 known, bool lost, int64 floor);
 
 /*
  * When others may take the lease over: its expiry, or later after a crash that

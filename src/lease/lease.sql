@@ -9,11 +9,13 @@ CREATE TABLE reconcile.lease (
     touched_at    timestamptz NOT NULL,      -- of the last write: a crash may have lost a later one
     ttl_ms        bigint NOT NULL CHECK (ttl_ms > 0),
     renewals      bigint NOT NULL,
-    engine        boolean NOT NULL
+    engine        boolean NOT NULL,
+    home          text COLLATE "C" NOT NULL, -- where it was granted, as reconcile.here() says it:
+    timeline      int NOT NULL               -- anywhere else it is void
 ) USING heap WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
                    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000);
 COMMENT ON TABLE reconcile.lease IS
-'The last term of each reconciler id; it is live until expires_at, and the row outlives it. ttl_ms is in milliseconds.';
+'The last term of each reconciler id; it is live until expires_at where it was granted (home, timeline), and the row outlives it. ttl_ms is in milliseconds.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.lease', '');
 
 CREATE TABLE reconcile.lease_term (
@@ -31,6 +33,13 @@ CREATE TABLE reconcile.lease_term (
 COMMENT ON TABLE reconcile.lease_term IS
 'Every term that was granted, once for each reconciler id and epoch; a term that ran out gets its end with the grant that follows it.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.lease_term', '');
+
+-- Those of this home: the others are over, whatever their deadline says.
+CREATE VIEW reconcile.standing_lease AS
+    SELECT l.* FROM reconcile.lease l JOIN reconcile.here() h
+        ON l.home OPERATOR(pg_catalog.=) h.home AND l.timeline OPERATOR(pg_catalog.=) h.timeline;
+COMMENT ON VIEW reconcile.standing_lease IS
+'The leases whose last term was granted in this database of this server, on this timeline.';
 
 CREATE TYPE reconcile.lease_token AS (
     reconciler_id text,
@@ -89,10 +98,13 @@ CREATE VIEW reconcile.leases WITH (security_barrier) AS
     SELECT l.reconciler_id COLLATE "default" AS reconciler_id,
            l.holder_id COLLATE "default" AS holder_id,
            l.epoch, l.acquired_at, l.expires_at,
-           c.now OPERATOR(pg_catalog.<) l.expires_at AS live,
-           GREATEST(l.expires_at OPERATOR(pg_catalog.-) c.now, interval '0') AS remaining,
+           c.now OPERATOR(pg_catalog.<) l.expires_at AND c.stands AS live,
+           CASE WHEN c.stands THEN GREATEST(l.expires_at OPERATOR(pg_catalog.-) c.now, interval '0')
+                ELSE interval '0' END AS remaining,
            l.renewals
-      FROM reconcile.lease l, LATERAL (SELECT pg_catalog.clock_timestamp() AS now) c
+      FROM reconcile.lease l, reconcile.here() h,
+           LATERAL (SELECT pg_catalog.clock_timestamp() AS now, l.home OPERATOR(pg_catalog.=) h.home
+                           AND l.timeline OPERATOR(pg_catalog.=) h.timeline AS stands) c
      WHERE reconcile.may_observe(l.reconciler_id);
 COMMENT ON VIEW reconcile.leases IS
 'The last term of each reconciler id that the caller may observe: who has it, until when, and whether it is live now.';

@@ -36,6 +36,7 @@
 #include "core/compat.h"
 #include "core/duration.h"
 #include "core/errors.h"
+#include "core/home.h"
 #include "core/install.h"
 #include "core/plan.h"
 #include "core/wake.h"
@@ -48,7 +49,7 @@
 #define LOOP_COLUMNS \
 	"loop_name, owner, reconciler, default_requeue_ms, backoff_base_ms, backoff_max_ms, backoff_jitter," \
 	" timeout_ms, lease_ttl_ms, renew_every_ms, max_attempts, concurrency, enabled, paused," \
-	" lister, repository, resync_every_ms"
+	" lister, repository, resync_every_ms, home, timeline"
 
 enum
 {
@@ -90,8 +91,9 @@ static SqlPlan plans[] = {
 	[PLAN_INSERT] = {
 		"INSERT INTO reconcile.loop (loop_name, owner, reconciler, default_requeue_ms, backoff_base_ms,"
 		" backoff_max_ms, backoff_jitter, timeout_ms, lease_ttl_ms, renew_every_ms, max_attempts,"
-		" concurrency, enabled, created_at, lister, repository, resync_every_ms)"
-		" VALUES ($1, $2::pg_catalog.regrole, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
+		" concurrency, enabled, created_at, lister, repository, resync_every_ms, home, timeline)"
+		" SELECT $1, $2::pg_catalog.regrole, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,"
+		" h.home, h.timeline FROM reconcile.here() h"
 		" ON CONFLICT (loop_name) DO NOTHING",
 		WRITE_ARGS, WRITE_TYPES
 	},
@@ -171,6 +173,17 @@ rules_from_row(int row, LoopRules *rules)
 	function_from_row(row, 15, rules, LOOP_LISTER);
 	function_from_row(row, 16, rules, LOOP_REPOSITORY);
 	rules->resync_every_ms = optional_int64(row, 17);
+	switch (home_compare(TextDatumGetCString(sql_value(row, 18, NULL)), DatumGetInt32(sql_value(row, 19, NULL))))
+	{
+		case HOME_SAME:
+			break;
+		case HOME_TIMELINE:
+			rules->resync_owed = true;
+			break;
+		case HOME_FOREIGN:
+			rules->foreign = rules->paused = true;
+			break;
+	}
 }
 
 static bool

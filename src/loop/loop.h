@@ -31,7 +31,9 @@ typedef struct LoopRules
 	int32		max_attempts;	/* -1 = no limit */
 	int32		concurrency;
 	bool		enabled;
-	bool		paused;
+	bool		paused;			/* by pause_loop(), or as it is foreign */
+	bool		foreign;		/* it came with a restore or a clone: see adopt.h */
+	bool		resync_owed;	/* the server was promoted since its entities were looked at */
 } LoopRules;
 
 /* Does it have a lease for its runs?  That of a loop without reconciler is its workers'. */

@@ -20,7 +20,9 @@ CREATE TABLE reconcile.loop (
     enabled            boolean NOT NULL,
     paused             boolean NOT NULL DEFAULT false,
     created_at         timestamptz NOT NULL,
-    ticked_at          timestamptz           -- the last tick of resync_every, where run_loop() makes them
+    ticked_at          timestamptz,          -- the last tick of resync_every, where run_loop() makes them
+    home               text COLLATE "C" NOT NULL, -- where its entities were last looked at, as reconcile.here()
+    timeline           int NOT NULL          -- says it: in another home it is paused until it is resumed
 ) USING heap;
 COMMENT ON TABLE reconcile.loop IS 'Loops and their options; functions are stored as signatures, durations in milliseconds.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.loop', '');

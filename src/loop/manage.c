@@ -25,6 +25,8 @@
 #include "core/ident.h"
 #include "core/plan.h"
 #include "core/wake.h"
+#include "lease/incarnation.h"
+#include "loop/adopt.h"
 #include "loop/entity.h"
 #include "loop/idset.h"
 #include "loop/loop.h"
@@ -88,6 +90,18 @@ change(int plan, const char *loop_name, Datum second)
  * ----------------------------------------------------------------
  */
 
+/* A loop that came with a restore or a clone is at home from here on. */
+static void
+resume(const LoopRules *rules)
+{
+	/* first this, as no row may be locked before */
+	if (rules->foreign)
+		incarnation_settle();
+	if (change(PLAN_PAUSE, rules->loop_name, BoolGetDatum(false)))
+		wake_reload();
+	loop_adopt(rules);
+}
+
 static void
 set_paused(FunctionCallInfo fcinfo, const char *function, bool paused)
 {
@@ -98,8 +112,13 @@ set_paused(FunctionCallInfo fcinfo, const char *function, bool paused)
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	access_require(CAP_OPERATE, loop_name);
 	loop_require(loop_name, &rules);
-	if (change(PLAN_PAUSE, loop_name, BoolGetDatum(paused)))
-		wake_reload();
+	if (paused)
+	{
+		if (change(PLAN_PAUSE, loop_name, BoolGetDatum(true)))
+			wake_reload();
+	}
+	else
+		resume(&rules);
 }
 
 void
@@ -146,8 +165,7 @@ reconcile_resume_all(PG_FUNCTION_ARGS)
 			continue;
 		}
 		any = true;
-		if (change(PLAN_PAUSE, loops[i].loop_name, BoolGetDatum(false)))
-			wake_reload();
+		resume(&loops[i]);
 	}
 	if (refused && !any)
 		ereport(ERROR,

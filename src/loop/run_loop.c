@@ -27,6 +27,7 @@
 #include "core/testpoint.h"
 #include "core/wake.h"
 #include "lease/lease.h"
+#include "loop/adopt.h"
 #include "loop/compact.h"
 #include "loop/due.h"
 #include "loop/observed.h"
@@ -116,6 +117,19 @@ tick(Session *session)
 		}
 	}
 	next_transaction();
+}
+
+/* As the dispatcher does it, in case there is none. */
+static void
+adopt(Session *session)
+{
+	for (int i = 0; i < session->nloops; i++)
+	{
+		if (!session->loops[i].resync_owed)
+			continue;
+		loop_adopt(&session->loops[i]);
+		next_transaction();
+	}
 }
 
 static void
@@ -407,6 +421,7 @@ reconcile_run_loop(PG_FUNCTION_ARGS)
 
 	PG_TRY();
 	{
+		adopt(&session);
 		tick(&session);
 		find_due(&session);
 		for (int i = 0; i < session.nloops; i++)

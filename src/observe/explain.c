@@ -267,6 +267,12 @@ is_paused(const Facts *facts, Answer *answer)
 	if (!facts->rules.paused)
 		return false;
 	answer->reason = "paused";
+	if (facts->rules.foreign)
+	{
+		answer->detail = "It is due, and its loop came here with a restore or a clone of its database: the original may still run it.";
+		answer->hint = "When it is to run here, reconcile.resume_all() resumes it.";
+		return true;
+	}
 	answer->detail = "It is due, and its loop is paused.";
 	answer->hint = "reconcile.resume_loop() resumes it.";
 	return true;

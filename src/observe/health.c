@@ -22,6 +22,7 @@
 #include "core/install.h"
 #include "core/plan.h"
 #include "fence/fence.h"
+#include "lease/incarnation.h"
 #include "loop/mark.h"
 #include "observe/sight.h"
 
@@ -238,7 +239,7 @@ check_leaders(Health *health)
 	for_each_loop(health, seen)
 	{
 		if (!health->preloaded || health->standby || !seen->leased || seen->outside || !seen->enabled ||
-			sight_leads(seen, health->now))
+			seen->foreign || sight_leads(seen, health->now))
 			continue;
 		/* a term has just ended, or the loop was just made */
 		if (seen->has_term && seconds_since(health, seen->expires_at) < LEADERLESS_WARN_S)
@@ -451,6 +452,24 @@ check_guards(Health *health)
  * ----------------------------------------------------------------
  */
 
+/* What came from elsewhere, and what was granted in a past that may be lost. */
+static void
+check_incarnation(Health *health)
+{
+	Incarnation now;
+	int			foreign = 0;
+
+	for_each_loop(health, seen)
+		foreign += seen->foreign;
+	if (foreign > 0)
+		warn(health, psprintf("%d loops came here with a restore or a clone, and are paused", foreign),
+			 "The original may still run them. When they are to run here, call reconcile.resume_all().");
+	incarnation_read(&now);
+	if (now.since == 0 && now.floor > 0)
+		warn(health, psprintf("%s: all leases that were granted before are void", now.reason),
+			 "Nothing needs to be done: the next grant begins another incarnation, whose epochs are higher.");
+}
+
 /* Who still uses a term that is over, longer than he may. */
 static void
 check_fences(Health *health)
@@ -570,6 +589,7 @@ static const Check checks[] = {
 	{"values", check_values, "all values of watched columns were entity ids"},
 	{"watches", check_watches, "all watched tables have their triggers"},
 	{"guards", check_guards, "all guarded tables have their triggers"},
+	{"incarnation", check_incarnation, "loops and leases are of this server"},
 	{"fences", check_fences, "nobody uses a term that is over"},
 	{"prepared", check_prepared, "no prepared transaction has held marks for a minute"},
 	{"segments", check_segments, "no segment of marks is held up"}

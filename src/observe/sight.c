@@ -21,10 +21,11 @@
 
 static SqlPlan plan_seen = {
 	"SELECT l.loop_name, true, l.enabled, l.paused, l.lease_ttl_ms IS NOT NULL, l.reconciler IS NULL,"
-	" t.epoch, t.expires_at"
-	" FROM reconcile.loop l LEFT JOIN reconcile.lease t ON t.reconciler_id OPERATOR(pg_catalog.=) l.loop_name"
+	" t.epoch, t.expires_at, l.home OPERATOR(pg_catalog.<>) h.home"
+	" FROM reconcile.here() h CROSS JOIN reconcile.loop l"
+	" LEFT JOIN reconcile.standing_lease t ON t.reconciler_id OPERATOR(pg_catalog.=) l.loop_name"
 	" UNION ALL "
-	"(SELECT t.reconciler_id, false, false, false, true, false, t.epoch, t.expires_at FROM reconcile.lease t"
+	"(SELECT t.reconciler_id, false, false, false, true, false, t.epoch, t.expires_at, false FROM reconcile.standing_lease t"
 	" WHERE NOT EXISTS (SELECT FROM reconcile.loop l WHERE l.loop_name OPERATOR(pg_catalog.=) t.reconciler_id)"
 	/* who may not observe all: only those that he may count for the limit */
 	" AND ($2 OR t.reconciler_id OPERATOR(pg_catalog.=) ANY (SELECT g.scope FROM reconcile.access_grant g"
@@ -48,7 +49,8 @@ seen_from_row(int row, Seen *seen)
 	text_to_cstring_buffer(DatumGetTextPP(sql_value(row, 1, NULL)), seen->reconciler_id, sizeof(seen->reconciler_id));
 	seen->is_loop = DatumGetBool(sql_value(row, 2, NULL));
 	seen->enabled = DatumGetBool(sql_value(row, 3, NULL));
-	seen->paused = DatumGetBool(sql_value(row, 4, NULL));
+	seen->foreign = DatumGetBool(sql_value(row, 9, NULL));
+	seen->paused = seen->foreign || DatumGetBool(sql_value(row, 4, NULL));
 	seen->leased = DatumGetBool(sql_value(row, 5, NULL));
 	seen->outside = DatumGetBool(sql_value(row, 6, NULL));
 	epoch = sql_value(row, 7, &isnull);

@@ -16,6 +16,7 @@ typedef struct Seen
 	/* of a loop */
 	bool		enabled;
 	bool		paused;
+	bool		foreign;		/* so paused, as it came with a restore or a clone */
 	bool		leased;
 	bool		outside;		/* without a reconciler: for outside workers */
 	/* of its lease, if there was ever a term */

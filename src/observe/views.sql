@@ -31,7 +31,7 @@ WITH visible AS MATERIALIZED (
               FROM reconcile.entity e
               JOIN reconcile.loop l ON l.loop_name = e.loop_name
               CROSS JOIN clock c
-              LEFT JOIN reconcile.lease t ON t.reconciler_id = e.loop_name
+              LEFT JOIN reconcile.standing_lease t ON t.reconciler_id = e.loop_name
              WHERE e.claim_expires_at > c.now
                AND (l.lease_ttl_ms IS NULL OR (t.epoch = e.claim_lease_epoch AND t.expires_at > c.now))) r
      GROUP BY r.loop_name, r.entity_id
@@ -91,6 +91,8 @@ COMMENT ON VIEW reconcile.dead_letters IS
 CREATE VIEW reconcile.loops WITH (security_barrier) AS
 WITH visible AS MATERIALIZED (
     SELECT l.* FROM reconcile.loop l WHERE reconcile.may_observe(l.loop_name)
+), here AS MATERIALIZED (
+    SELECT h.home FROM reconcile.here() h
 ), clock AS MATERIALIZED (
     SELECT pg_catalog.clock_timestamp() AS now
 ), shown AS MATERIALIZED (
@@ -124,7 +126,7 @@ SELECT v.loop_name COLLATE "default" AS loop_name,
        v.renew_every_ms * interval '1 ms' AS renew_every,
        v.repository,
        v.enabled,
-       v.paused,
+       v.paused OR v.home <> h.home AS paused,
        t.epoch AS leader_epoch,
        t.holder_id COLLATE "default" AS leader,
        COALESCE(s.ready, n.ready, 0) AS ready,
@@ -136,9 +138,10 @@ SELECT v.loop_name COLLATE "default" AS loop_name,
        CASE WHEN s.loop_name IS NULL THEN GREATEST(c.now - n.oldest_due_at, interval '0')
             ELSE GREATEST(pg_catalog.clock_timestamp() - s.oldest_due_at, interval '0') END AS oldest_due_age
   FROM visible v
+ CROSS JOIN here h
  CROSS JOIN clock c
   LEFT JOIN shown s ON s.loop_name = v.loop_name
   LEFT JOIN counted n ON n.loop_name = v.loop_name AND s.loop_name IS NULL
-  LEFT JOIN reconcile.lease t ON t.reconciler_id = v.loop_name AND t.expires_at > c.now;
+  LEFT JOIN reconcile.standing_lease t ON t.reconciler_id = v.loop_name AND t.expires_at > c.now;
 COMMENT ON VIEW reconcile.loops IS
 'Loops that the caller may observe: their options, the live term of their lease, how many entities are in each state, and how long the oldest has been due.';

@@ -56,6 +56,8 @@ for my $call (
 	q{reconcile.try_acquire_lease('other', 'me')},
 	q{reconcile.renew_lease('mine', 'me', 1)},
 	q{reconcile.release_lease('mine', 'me', 1)},
+	q{reconcile.bump_incarnation('why')},
+	q{reconcile.resume_all()},
 	q{reconcile.bind_lease('mine', 'me', 1)},
 	q{reconcile.apply_fenced('mine', 'x', 1, '{}')},
 	q{reconcile.fenced_write('x', '{}')})
@@ -79,17 +81,18 @@ $primary->stop('immediate');
 $standby->promote;
 
 $standby->safe_psql('postgres', q{SELECT reconcile.enqueue_many(l, '{a,c}') FROM unnest('{plain,leased}'::text[]) l});
-ok( $standby->poll_query_until('postgres', <<~'EOS'), 'after the promotion the loops run');
-	SELECT count(*) = 8 FROM seen
+ok( $standby->poll_query_until('postgres', <<~'EOS'), 'after the promotion the loops run, and look again at what they remember');
+	SELECT array_agg(DISTINCT id || CASE WHEN epoch IS NULL THEN '' ELSE '*' END) = '{a,a*,b,b*,c,c*,waits}' FROM (SELECT * FROM seen OFFSET 4) s
 	EOS
-is($standby->safe_psql('postgres', q{SELECT DISTINCT epoch FROM seen WHERE id = 'c' AND epoch IS NOT NULL}), '2',
+is($standby->safe_psql('postgres', q{SELECT count(DISTINCT s.epoch), bool_and(s.epoch > i.epoch_floor) FROM seen s, reconcile.incarnation() i WHERE s.epoch > 1}), '1|t',
 	'under a higher epoch');
-is($standby->safe_psql('postgres', q{SELECT epoch, end_reason FROM reconcile.lease_history WHERE reconciler_id = 'leased' ORDER BY 1}),
-	"1|forced\n2|", 'granted at once, without waiting for the term before');
-is($standby->safe_psql('postgres', q{SELECT epoch, live FROM reconcile.leases WHERE reconciler_id = 'mine'}), '1|t',
-	'the term of a client goes on');
-is($standby->safe_psql('postgres', q{SELECT loop_name, entity_id, count(*) FROM reconcile.mark GROUP BY 1, 2 ORDER BY 1, 2}),
-	"leased|a|1\nleased|b|1\nleased|c|1\nplain|a|1\nplain|b|1\nplain|c|1\nplain|waits|1",
-	'and every look and delay of before is there once');
+is($standby->safe_psql('postgres', q{SELECT epoch = 1, end_reason FROM reconcile.lease_history WHERE reconciler_id = 'leased' ORDER BY epoch}),
+	"t|incarnation\nf|", 'granted at once, without waiting for the term before');
+is($standby->safe_psql('postgres', q{SELECT epoch, live FROM reconcile.leases WHERE reconciler_id = 'mine'}), '1|f',
+	'the term of a client is over, too');
+ok( $standby->poll_query_until('postgres', q{SELECT NOT EXISTS (SELECT FROM reconcile.work WHERE state IN ('ready', 'running'))}), 'they come to rest');
+is($standby->safe_psql('postgres', q{SELECT loop_name, entity_id, string_agg(kind::text, '' ORDER BY kind) FROM reconcile.mark GROUP BY 1, 2 ORDER BY 1, 2}),
+	"leased|a|l\nleased|b|l\nleased|c|l\nplain|a|l\nplain|b|l\nplain|c|l\nplain|waits|lt",
+	'each has one next look, and a delay of before is there');
 
 finish();

@@ -78,6 +78,10 @@ my %function = (
 	revive_all => [ 'operate', q{SELECT reconcile.revive_all('ID')} ],
 	# of the loops that the caller may operate: see sql/operate
 	resume_all => ['operate'],
+	# on all reconciler ids: see sql/incarnation
+	bump_incarnation => ['operate'],
+	incarnation => ['PUBLIC'],
+	here => ['PUBLIC'],
 	wait_idle => [ 'observe', q{CALL reconcile.wait_idle('ID')} ],
 	explain => [ 'observe', q{SELECT reconcile.explain('ID', 'e')} ],
 	schedule_loops => ['nobody'],
@@ -187,7 +191,7 @@ for my $capability (@capabilities, 'none')
 }
 sql($node, q{
 	REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA reconcile FROM PUBLIC;
-	GRANT EXECUTE ON ROUTINE reconcile.may_observe, reconcile.may_see_errors, reconcile.running, reconcile.worker_list,
+	GRANT EXECUTE ON ROUTINE reconcile.here, reconcile.incarnation, reconcile.may_observe, reconcile.may_see_errors, reconcile.running, reconcile.worker_list,
 		reconcile.loop_counts, reconcile.recent_runs, reconcile.health_checks,
 		reconcile.current_run, reconcile.fenced_epoch, reconcile.fenced_write, reconcile.permanent_error TO PUBLIC;
 	SELECT reconcile.drop_loop('one');

@@ -27,7 +27,14 @@ note 'a dump is restored beside the server that it is of';
 
 $node->command_ok([ 'pg_dump', '--file', $dump, $node->connstr('postgres') ], 'a database with a loop and marks is dumped');
 $node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '--file', $dump, $node->connstr('restored') ], 'and restored');
-wait_for($restored, q{(SELECT count(DISTINCT entity_id) FROM app.run) = 5}, 'what was due runs there');
+# What runs in its place tells when the dispatcher there has seen all.
+make_loop($restored, 'native');
+dispatcher_looks($restored, 'native');
+is(runs($restored, 'drive'), 0, 'its loop is paused there');
+is(sql($restored, q{SELECT reason, hint FROM reconcile.explain('drive', '1')}), 'paused|When it is to run here, reconcile.resume_all() resumes it.',
+	'explain() says what to do');
+sql($restored, 'SELECT reconcile.resume_all()');
+wait_for($restored, q{(SELECT count(DISTINCT entity_id) FROM app.run WHERE loop_name = 'drive') = 6}, 'then all that it remembers runs there');
 is(sql($restored, q{SELECT string_agg(entity_id, ' ') FROM reconcile.work WHERE state = 'waiting'}), 'delayed', 'what was delayed waits there');
 is(sql($node, q{SELECT count(*) FROM app.run}), 0, 'nothing of that is taken here');
 $gate->open;

@@ -1,0 +1,56 @@
+/*
+ * incarnation.h
+ *		Lives of this database: what was granted in one is void in the next.
+ *
+ * An incarnation is a row that its first grant writes: where it is (home.h), and
+ * a floor that each of its epochs is above.  That the running server is elsewhere
+ * is the signal that the past may have been rewritten; it is no source of
+ * numbers, since timelines repeat.  Those come from the clock.
+ */
+#ifndef RECONCILE_INCARNATION_H
+#define RECONCILE_INCARNATION_H
+
+#include "datatype/timestamp.h"
+
+#include "core/home.h"
+
+/* Room for epochs that were granted in a past that is lost: nobody grants as many. */
+#define LOST_EPOCHS		(INT64CONST(1) << 32)
+
+typedef struct Incarnation
+{
+	int64		number;			/* how many there were; 0: nothing was ever granted */
+	char		place[HOME_MAX];
+	int32		timeline;
+	int64		floor;			/* its epochs are above it */
+	TimestampTz since;			/* 0: not settled, nothing was granted in it yet */
+	const char *reason;			/* palloc'd */
+} Incarnation;
+
+/*
+ * The incarnation that this server is in: as it is stored, or as the next grant
+ * would store it.  Takes no lock, writes nothing, works on a standby.
+ */
+extern void incarnation_read(Incarnation *now);
+
+/*
+ * For a grant that is about to mint: no other incarnation begins before this
+ * transaction ends, and where none is stored for this server it is now, durably.
+ * *floor: above it the epoch must be.  False, without effect: somebody is
+ * changing it at this moment.  Never waits.
+ */
+extern bool incarnation_enter(int64 *floor);
+
+/* The same for whoever grants nothing and may wait. */
+extern void incarnation_settle(void);
+
+/*
+ * Voids all that was granted, as if the server had changed; returns the floor.
+ * Waits for grants and renewals that have not committed.
+ */
+extern int64 incarnation_bump(const char *reason);
+
+/* Called in the transaction of a bump: set by the loop room. */
+extern void (*incarnation_bumped_hook) (void);
+
+#endif							/* RECONCILE_INCARNATION_H */
