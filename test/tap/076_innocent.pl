@@ -19,11 +19,12 @@ my $gate;
 my $postmaster;
 
 expect_crashes();
-expect_log(qr/background worker "reconcile \w+" \(PID \d+\) exited with exit code 2/, qr/FATAL:  terminating background worker "reconcile/);
+expect_log(qr/background worker "reconcile \w+" \(PID \d+\) exited with exit code 2/,
+	qr/FATAL:  terminating background worker "reconcile/, qr/FATAL:  terminating connection due to unexpected postmaster exit/);
 prepare($node);
 make_crash($node);
 make_loop($node, 'crashes', options => q{concurrency => 2, backoff_base => '1 h', backoff_max => '1 h'}, body => crash_body('crashes'));
-make_loop($node, 'held', options => q{concurrency => 2, backoff_base => '1 ms', backoff_max => '1 ms'});
+make_loop($node, 'held', options => q{concurrency => 2, default_requeue => '1 h', backoff_base => '1 ms', backoff_max => '1 ms'});
 
 # Two runs in flight, at the gate.
 sub hold_two
@@ -236,7 +237,8 @@ crash_for_good('stale');
 change_file(sub { my ($boot_id) = slurp_file('/proc/sys/kernel/random/boot_id') =~ /(\S+)/; my $other = reverse $boot_id; $_[0] =~ s/$boot_id/$other/ or die; $_[0] });
 $from = -s $node->logfile;
 $node->start;
-wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'held')}, 'it starts');
+$node->wait_for_log(qr/all server processes terminated; reinitializing/, $from);
+wait_entity($node, 'crashes', 'stale', '1 1 lives 57P02', 'a note of another boot is none: only what it does after the start counts');
 my %broken = (empty => sub { '' }, short => sub { substr($_[0], 0, -1) }, long => sub { $_[0] . 'x' },
 	foreign => sub { 'x' x length $_[0] }, version => sub { substr($_[0], 8, 1) = "\x7f"; $_[0] }, count => sub { substr($_[0], 16, 4) = "\xff\xff\xff\xff"; $_[0] });
 foreach my $kind (sort keys %broken)
