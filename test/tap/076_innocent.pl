@@ -205,6 +205,22 @@ kill('CONT', $postmaster);
 wait_entity($node, 'crashes', $_, '1 1 lives 57P02', "'$_' is counted") foreach qw(one two);
 
 # ----------------------------------------------------------------------
+note 'a process that is killed while it books a failure';
+
+behave($node, 'crashes', 'booking', 'fail');
+enqueue($node, 'crashes', 'booking');
+wait_entity($node, 'crashes', 'booking', '1 0 lives AP001', 'an entity fails');
+my $locker = $node->background_psql('postgres');
+$locker->query_safe(q{BEGIN; SELECT FROM reconcile.entity WHERE entity_id = 'booking' FOR UPDATE});
+enqueue($node, 'crashes', 'booking');
+wait_for($node, q{EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'reconcile executor' AND wait_event_type = 'Lock')}, 'its next failure waits to be booked');
+$from = -s $node->logfile;
+kill('KILL', sql($node, q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'reconcile executor' AND wait_event_type = 'Lock'})) or die;
+wait_back($node, $from);
+eval { $locker->quit };
+wait_entity($node, 'crashes', 'booking', '2 1 lives 57P02', 'it is counted as a crash');
+
+# ----------------------------------------------------------------------
 note 'a postmaster that ends with the crash';
 
 crash_for_good('ended');
