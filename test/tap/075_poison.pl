@@ -92,10 +92,10 @@ foreach my $how (qw(segv abort _exit kill stack exit3))
 	wait_entity($node, 'crashes', $how, '3 3 crash 57P02', "'$how': dead after three");
 	wait_for($node, qq{EXISTS (SELECT FROM app.run WHERE loop_name = 'crashes' AND entity_id = 'beside $how')}, 'its neighbour has run');
 }
-is(tries($node, 'crashes'), sql($node, q{SELECT last_value FROM app.crashes_tries}), 'and the tries were counted');
 my $crashes = () = slurp_file($node->logfile) =~ /all server processes terminated; reinitializing/g;
 is($crashes, 18, 'each took the server down three times, and no more');
 is(sql($node, q{SELECT count(*) FROM reconcile.entity WHERE crashes > 0 AND died_of IS NULL}), 0, 'nobody else was blamed');
+is(sql($node, q{SELECT value FROM reconcile.metrics() WHERE name = 'reconcile_worker_restarts_total'}), 1, 'the one that ended the last life of the server is counted in this one');
 
 # ----------------------------------------------------------------------
 note 'what is to be seen of it';
@@ -107,10 +107,19 @@ is(sql($node, q{SELECT concat_ws(', ', state, failures, last_error) FROM reconci
 is(sql($node, q{SELECT concat_ws(', ', state, reason, detail, hint) FROM reconcile.explain('crashes', 'segv')}),
 	'dead, dead, It died of runs that ended their process, or the server: failure 3 in a row, SQLSTATE 57P02., Only reconcile.revive() makes it due.', 'explain says it');
 like(sql($node, q{SELECT status || ' ' || detail FROM reconcile.health WHERE check_name = 'crashes' AND detail LIKE '%"crashes"%'}),
-	qr/^warn 6 entities of loop "crashes" are parked .*"_exit"/, 'health names them');
+	qr/^warn 6 entities of loop "crashes" are parked, .*"_exit"/, 'health names them');
 is(sql($node, q{SELECT string_agg(concat_ws(' ', attempt, result, sqlstate), ', ' ORDER BY started_at) FROM reconcile.runs WHERE loop_name = 'crashes' AND entity_id = 'exit3'}),
 	'3 permanent 57P02', 'the run that was booked last is among the last runs');
 like(slurp_file($node->logfile), qr/run of loop "crashes", entity "segv" failed: SQLSTATE 57P02, 3 in a row; it is dead now/, 'the log names loop, entity and attempt');
+
+# ----------------------------------------------------------------------
+note 'under a lease';
+
+make_loop($node, 'led', options => "$quick, lease_ttl => '5 s', max_attempts => 2", body => crash_body('led'));
+will($node, 'led', 'a', 'segv');
+provoke($node, 'led', 'a', 'b');
+wait_entity($node, 'led', 'a', '2 2 crash 57P02', 'it is counted, though its term has ended with the server');
+wait_for($node, q{EXISTS (SELECT FROM app.run WHERE loop_name = 'led' AND entity_id = 'b')}, 'its neighbour runs, in another term');
 
 # ----------------------------------------------------------------------
 note 'who is parked for crashes stays so';
