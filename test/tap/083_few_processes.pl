@@ -10,7 +10,8 @@ use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
 
-expect_log(qr/WARNING:  reconcile could not start (?:a dispatcher|an executor): no background worker slot is free/);
+expect_log(qr/WARNING:  reconcile could not start (?:a dispatcher|an executor): no background worker slot is free/,
+	qr/FATAL:  terminating background worker "parallel worker" due to administrator command/);
 
 sub warnings
 {
@@ -76,17 +77,22 @@ enqueue($node, 'drive', 'a');
 wait_tries($node, 'drive', 1);
 wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.workers WHERE kind = 'executor')}, 'the executor has left');
 
-my $parallel = $node->background_psql('postgres');
-$parallel->query_until(qr/begun/, <<~'EOS');
-	SET max_parallel_workers_per_gather = 16;
-	SET parallel_setup_cost = 0;
-	SET parallel_tuple_cost = 0;
-	SET min_parallel_table_scan_size = 0;
-	\echo begun
-	SELECT count(pg_sleep(1)) FROM app.big;
-	EOS
-wait_for($node, q{(SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^(reconcile|parallel|logical)') = 8},
-	'queries in parallel have all processes');
+# A query finds what is free when it begins.
+my @parallel;
+until (@parallel == 10 || sql($node, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^(reconcile|parallel|logical)'}) == 8)
+{
+	my $session = $node->background_psql('postgres');
+	$session->query_until(qr/begun/, <<~'EOS');
+		SET max_parallel_workers_per_gather = 16;
+		SET parallel_setup_cost = 0;
+		SET parallel_tuple_cost = 0;
+		SET min_parallel_table_scan_size = 0;
+		\echo begun
+		SELECT count(pg_sleep(1)) FROM app.big;
+		EOS
+	push @parallel, $session;
+	$node->poll_query_until('postgres', 'SELECT count(*) = ' . @parallel . q{ FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND backend_type = 'client backend'}) or die;
+}
 sql($node, 'CREATE TABLE app.waiting AS SELECT clock_timestamp() AS ready_at');
 enqueue($node, 'drive', 'b', 'c');
 $node->wait_for_log(qr/WARNING:  reconcile could not start an executor/);
@@ -95,7 +101,7 @@ is(warnings($node), 1, 'the log says it once, however often it was tried');
 is(sql($node, q{SELECT count(*) FROM reconcile.workers WHERE kind = 'dispatcher'}), 1, 'the only dispatcher stays');
 sql($node, q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(1)%' AND backend_type = 'client backend' AND pid <> pg_backend_pid()});
 wait_for($node, q{(SELECT count(*) FROM app.run WHERE entity_id IN ('b', 'c')) = 2}, 'it runs when they are over');
-eval { $parallel->quit };
+eval { $_->quit } for @parallel;
 
 # ----------------------------------------------------------------------
 note 'reconcile.databases changes a hundred times';
