@@ -42,12 +42,19 @@
 #define TURN_MS				10000	/* a dispatcher serves that long before others get its process */
 #define REFUSALS_MAX		3		/* before a dispatcher makes room for an executor */
 #define REFUSAL_MS			10000	/* after it an executor that is still wanted has asked again */
+#define SHORT_MS			60000	/* processes count as short that long after somebody was refused one */
+#define PACE_MS				2000	/* while they are: a dispatcher has an executor before the next one starts */
 
 extern PGDLLEXPORT void reconcile_launcher_main(Datum main_arg);
 
 /* Databases still to be looked at after the launcher's start. */
 static Oid *probes;
 static int	nprobes;
+
+/* Worker processes are short until then. */
+static TimestampTz short_until = 0;
+static TimestampTz dispatcher_started_at = 0;	/* the last one */
+static TimestampTz room_made_at = 0;	/* for an executor */
 
 static void
 launcher_detach(int code, Datum arg)
@@ -193,9 +200,10 @@ is_its_turn(int index, TimestampTz now)
 {
 	bool		for_executor = executors_refused(now);
 
-	if (engine->dispatcher_refused_at == 0 && !for_executor)
+	if (now >= short_until)
 		return true;
-	if (now < clock_add_ms(engine->dispatcher_refused_at, BACKOFF_MIN_MS))
+	if (now < clock_add_ms(dispatcher_started_at, PACE_MS) ||
+		now < clock_add_ms(engine->dispatcher_refused_at, BACKOFF_MIN_MS))
 		return false;
 	for (int i = 0; i < ENGINE_DATABASES; i++)
 	{
@@ -289,6 +297,7 @@ make_room(TimestampTz now, int64 *wait_ms)
 
 	if (engine->dispatcher_refused_at == 0 && !executors_refused(now))
 		return;
+	short_until = clock_add_ms(now, SHORT_MS);
 	LWLockAcquire(&engine->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < ENGINE_DATABASES; i++)
 	{
@@ -306,17 +315,15 @@ make_room(TimestampTz now, int64 *wait_ms)
 		;
 	else if (executors_refused(now) && count_executors(-1, NULL) == 0)
 	{
-		/* whether it helped is seen by what is refused from here on */
-		if (running > 1 && retire_dispatcher(now, 0))
-			engine->refusals = 0;
+		if (running > 1 && now >= clock_add_ms(room_made_at, REFUSAL_MS) && retire_dispatcher(now, 0))
+			room_made_at = now;
 	}
 	else if (waiting && count_executors(-1, NULL) > 1)
 		retire_executor();
 	else if (waiting)
 		(void) retire_dispatcher(now, TURN_MS);
 	LWLockRelease(&engine->lock);
-	if (waiting)
-		*wait_ms = Min(*wait_ms, BACKOFF_MIN_MS);
+	*wait_ms = Min(*wait_ms, BACKOFF_MIN_MS);
 }
 
 /* ----------------------------------------------------------------
@@ -449,6 +456,7 @@ tend_database(int index, int64 *wait_ms)
 	if (process_register("reconcile dispatcher", "reconcile_dispatcher_main", check.database, index, generation))
 	{
 		engine->dispatcher_refused_at = 0;
+		dispatcher_started_at = now;
 		TEST_POINT("launcher-after-intent");
 		return;
 	}
@@ -460,6 +468,7 @@ tend_database(int index, int64 *wait_ms)
 	}
 	engine->dispatcher_refused_at = now;
 	LWLockRelease(&engine->lock);
+	short_until = clock_add_ms(now, SHORT_MS);
 	engine_warn_no_worker("a dispatcher");
 	*wait_ms = Min(*wait_ms, BACKOFF_MIN_MS);
 }
