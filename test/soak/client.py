@@ -250,8 +250,9 @@ class Client:
     def give_up(self, term):
         if self.held.get(term.id) is term:
             del self.held[term.id]
-        self.past.append(term)
-        del self.past[:-6]
+        if term not in self.past:
+            self.past.append(term)
+            del self.past[:-6]
 
     # --- writes --------------------------------------------------------------
 
@@ -396,7 +397,8 @@ class Client:
         elif self.chance(0.01):
             self.force()
         elif self.past and self.chance(0.15):
-            self.write(self.random.choice(self.past))           # late
+            act, = self.random.choices((self.write, self.renew, self.release), (8, 1, 1))
+            act(self.random.choice(self.past))                  # late
         elif not self.held or self.chance(0.2):
             self.acquire()
         else:
