@@ -265,7 +265,14 @@ class Client:
         facts = {"id": term.id, "holder": term.holder, "epoch": term.epoch, "bound": bound, "writes": [], "late": late}
 
         def work(event):
-            self.begin(self.random.choice(("", "", "", "ISOLATION LEVEL REPEATABLE READ")))
+            if self.chance(0.25):
+                self.begin("ISOLATION LEVEL REPEATABLE READ")
+                if self.chance(0.4):
+                    # with a snapshot of the term, it may write when that is over
+                    self.execute("SELECT FROM soak.granted LIMIT 1")
+                    self.hold(1.5 * term.ttl)
+            else:
+                self.begin()
             if bound:
                 self.execute("SELECT reconcile.bind_lease(%s, %s, %s)", term.id, term.holder, term.epoch)
             for _ in range(self.random.randint(1, 3)):
