@@ -250,8 +250,9 @@ class Client:
     def give_up(self, term):
         if self.held.get(term.id) is term:
             del self.held[term.id]
-        self.past.append(term)
-        del self.past[:-6]
+        if term not in self.past:
+            self.past.append(term)
+            del self.past[:-6]
 
     # --- writes --------------------------------------------------------------
 
@@ -264,7 +265,14 @@ class Client:
         facts = {"id": term.id, "holder": term.holder, "epoch": term.epoch, "bound": bound, "writes": [], "late": late}
 
         def work(event):
-            self.begin(self.random.choice(("", "", "", "ISOLATION LEVEL REPEATABLE READ")))
+            if self.chance(0.25):
+                self.begin("ISOLATION LEVEL REPEATABLE READ")
+                if self.chance(0.4):
+                    # with a snapshot of the term, it may write when that is over
+                    self.execute("SELECT FROM soak.granted LIMIT 1")
+                    self.hold(1.5 * term.ttl)
+            else:
+                self.begin()
             if bound:
                 self.execute("SELECT reconcile.bind_lease(%s, %s, %s)", term.id, term.holder, term.epoch)
             for _ in range(self.random.randint(1, 3)):
@@ -396,7 +404,8 @@ class Client:
         elif self.chance(0.01):
             self.force()
         elif self.past and self.chance(0.15):
-            self.write(self.random.choice(self.past))           # late
+            act, = self.random.choices((self.write, self.renew, self.release), (8, 1, 1))
+            act(self.random.choice(self.past))                  # late
         elif not self.held or self.chance(0.2):
             self.acquire()
         else:

@@ -275,7 +275,10 @@ class Soak:
         pids = self.backends(server)
         event = self.writer.invoke("crash", how=how, server=server.name)
         if how == "kill":
-            os.kill(self.random.choice(pids) if pids else watcher.info.backend_pid, signal.SIGKILL)
+            try:
+                os.kill(self.random.choice(pids or [watcher.info.backend_pid]), signal.SIGKILL)
+            except ProcessLookupError:  # it has ended meanwhile
+                os.kill(watcher.info.backend_pid, signal.SIGKILL)
             self.resume("backend")
             with contextlib.suppress(psycopg.OperationalError):
                 while True:
