@@ -6,6 +6,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "optimizer/cost.h"
 #include "utils/snapmgr.h"
 
 #include "core/errors.h"
@@ -50,10 +51,25 @@ sql_prepare(SqlPlan *plan)
 static uint64
 sql_execute(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snapshot)
 {
-	int			code;
+	volatile int code = 0;
+	bool		seqscan = enable_seqscan;
 
 	sql_prepare(plan);
-	code = SPI_execute_snapshot(plan->plan, values, nulls, snapshot, InvalidSnapshot, false, true, 0);
+
+	/*
+	 * Whatever has an index is read by it: a plan that was made while a table was
+	 * small would scan what an old snapshot keeps in it later.
+	 */
+	enable_seqscan = false;
+	PG_TRY();
+	{
+		code = SPI_execute_snapshot(plan->plan, values, nulls, snapshot, InvalidSnapshot, false, true, 0);
+	}
+	PG_FINALLY();
+	{
+		enable_seqscan = seqscan;
+	}
+	PG_END_TRY();
 	if (code < 0)
 		elog(ERROR, "could not run \"%s\": %s", plan->text, SPI_result_code_string(code));
 	return SPI_processed;

@@ -187,8 +187,10 @@ enum
 
 static SqlPlan plans[] = {
 	[PLAN_READ] = {
+		/* the newest version first, as for an entity: see entity.c */
 		"SELECT " LEASE_COLUMNS " FROM reconcile.lease"
-		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1",
+		" WHERE reconciler_id OPERATOR(pg_catalog.>=) $1 AND reconciler_id OPERATOR(pg_catalog.<=) $1"
+		" ORDER BY reconciler_id DESC LIMIT 1",
 		1, {TEXTOID}
 	},
 	[PLAN_TRY_LOCK] = {

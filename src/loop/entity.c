@@ -22,6 +22,18 @@
 #define ENTITY_KEY \
 	" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) $2"
 
+/*
+ * The same row, found from its newest version on.  Beside an old snapshot all that
+ * it ever was is still in the index, mostly in the order of age: an index scan
+ * backwards finds the row before it comes by the rest.  (An equality would be no
+ * reason for an order.)
+ */
+#define ENTITY_NEWEST \
+	" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.>=) $2" \
+	" AND e.entity_id OPERATOR(pg_catalog.<=) $2 ORDER BY e.entity_id DESC LIMIT 1"
+#define ENTITY_PLACE \
+	" WHERE e.ctid OPERATOR(pg_catalog.=) (SELECT e.ctid FROM reconcile.entity e" ENTITY_NEWEST ")"
+
 #define NO_CLAIM \
 	" claim_epoch = NULL, claim_holder = NULL, claimed_at = NULL, claim_expires_at = NULL," \
 	" claim_lease_epoch = NULL, claim_mark = NULL"
@@ -31,6 +43,7 @@ enum
 	PLAN_READ,
 	PLAN_LOCK,
 	PLAN_TRY_LOCK,
+	PLAN_FAILED_AGAIN,
 	PLAN_FAILED,
 	PLAN_CLAIM,
 	PLAN_UNCLAIM,
@@ -40,14 +53,19 @@ enum
 
 static SqlPlan plans[] = {
 	[PLAN_READ] = {
-		"SELECT " ENTITY_COLUMNS " FROM reconcile.entity e" ENTITY_KEY, 2, {TEXTOID, TEXTOID}
+		"SELECT " ENTITY_COLUMNS " FROM reconcile.entity e" ENTITY_NEWEST, 2, {TEXTOID, TEXTOID}
 	},
 	[PLAN_LOCK] = {
-		"SELECT " ENTITY_COLUMNS " FROM reconcile.entity e" ENTITY_KEY " FOR UPDATE", 2, {TEXTOID, TEXTOID}
+		"SELECT " ENTITY_COLUMNS " FROM reconcile.entity e" ENTITY_NEWEST " FOR UPDATE", 2, {TEXTOID, TEXTOID}
 	},
 	[PLAN_TRY_LOCK] = {
-		"SELECT " ENTITY_COLUMNS " FROM reconcile.entity e" ENTITY_KEY " FOR UPDATE SKIP LOCKED",
+		"SELECT " ENTITY_COLUMNS " FROM reconcile.entity e" ENTITY_NEWEST " FOR UPDATE SKIP LOCKED",
 		2, {TEXTOID, TEXTOID}
+	},
+	[PLAN_FAILED_AGAIN] = {
+		"UPDATE reconcile.entity AS e SET failures = $3, died_of = $4, last_sqlstate = $5, last_error = $6, last_failed_at = $7,"
+		NO_CLAIM ENTITY_PLACE,
+		7, {TEXTOID, TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID}
 	},
 	[PLAN_FAILED] = {
 		"INSERT INTO reconcile.entity AS e (loop_name, entity_id, failures, died_of, last_sqlstate, last_error, last_failed_at, crashes)"
@@ -198,7 +216,9 @@ entity_failed(const char *loop_name, const char *entity_id, int failures, int cr
 	values[6] = TimestampTzGetDatum(clock_now());
 	values[7] = Int32GetDatum(crashes);
 	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_FAILED], values, nulls);
+	/* most have a row; that there is none, or another's newer one, is found by the index alone */
+	if (sql_run_latest(&plans[PLAN_FAILED_AGAIN], values, nulls) == 0)
+		sql_run_latest(&plans[PLAN_FAILED], values, nulls);
 	sql_end(&scope);
 }
 
