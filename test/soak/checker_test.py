@@ -350,6 +350,7 @@ def an_unknown_outcome_is_either():
     story = good()
     for log in (True, False):
         event = story.write("d", 2 ** 32, server="s2", log=log, outcome="unknown")
+        event["writes"][0]["accepted"] = False          # nobody has heard
         if log:
             story.tables["s2", "state"][0].update(write_id=event["writes"][0]["w"], revision=5)
     return story

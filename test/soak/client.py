@@ -302,7 +302,7 @@ class Client:
 
         def work(event):
             write = self.new_write(event, "apply_fenced", entity)
-            event["sent"] = True
+            write["kept"] = event["sent"] = True        # unless we hear otherwise
             write["accepted"], = self.row("SELECT soak.apply(%s, %s, %s, %s)", term.id, entity, term.epoch, write["w"])
             write["kept"] = write["accepted"]
             return "ok", {}
