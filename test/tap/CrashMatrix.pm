@@ -234,13 +234,18 @@ sub matrix_hold
 	}
 	elsif ($process eq 'runner')
 	{
-		# it gets ahead of the executors, and beside one of them
+		# it gets ahead of the executors; then one of them is given the same entity,
+		# and is done with it
 		arm($node, 'dispatcher-before-intent');
-		$node->safe_psql('postgres', $ask);
+		$node->safe_psql('postgres', $ask =~ s/, 'leased'//r);
 		reached($node, 'dispatcher-before-intent');
 		$cell->{session} = _session($node, $cell->{point}, "CALL reconcile.run_loop('plain')");
 		$cell->{pid} = reached($node, $cell->{point});
+		arm($node, 'dispatcher-after-outcome');
 		release($node, 'dispatcher-before-intent');
+		reached($node, 'dispatcher-after-outcome');
+		release($node, 'dispatcher-after-outcome');
+		$node->safe_psql('postgres', $ask =~ s/'plain', //r);
 	}
 	elsif ($process eq 'launcher')
 	{
