@@ -40,30 +40,41 @@ cassert_copy_extensions() {
 
 # Sets CASSERT_PG_CONFIG.
 ensure_cassert_server() {
-    local root=$CACHE/cassert partial source stamp
+    # Debian's patches put the modules of a server without "postgres" in its path
+    # into /usr/lib. Built as a user who may not write there.
+    local root=$CACHE/cassert prefix=$CACHE/cassert/postgresql partial source stamp
 
-    CASSERT_PG_CONFIG=$root/bin/pg_config
+    CASSERT_PG_CONFIG=$prefix/bin/pg_config
     # one that is there is whole: the stamp is written last
     stamp="${CASSERT_CONFIGURE[*]}"
     mkdir -p "$CACHE"
     exec 9>"$CACHE/cassert.lock"
     flock 9
-    if [[ ! -f $root/reconcile-test || $(<"$root/reconcile-test") != "$stamp" ]]; then
+    if [[ ! -f $root/stamp || $(<"$root/stamp") != "$stamp" ]]; then
         install_packages "${CASSERT_PACKAGES[@]}"
         say "building a server with assertions in $root (once)"
         partial=$(mktemp -d "$CACHE/cassert.partial.XXXXXX")
         WORKDIRS+=("$partial")
         rm -rf "$root"
+        mkdir -p "$prefix"
         apt_source "$partial" postgresql-15
         source=$(find "$partial" -mindepth 1 -maxdepth 1 -type d -name 'postgresql-15-*')
-        (
-            cd "$source"
-            ./configure -q --prefix="$root" "${CASSERT_CONFIGURE[@]}"
+        chown -R "$TEST_USER" "$partial" "$prefix"
+        chmod 755 "$partial"
+        # shellcheck disable=SC2016 # expanded by the inner shell
+        run_child runuser -u "$TEST_USER" -- bash -ec '
+            cd "$1" && prefix=$2 && shift 2
+            exec >../build.log 2>&1
+            ./configure -q --prefix="$prefix" "$@"
             make -s -j "$(nproc)" all
             make -s install
-        ) </dev/null >"$partial/build.log" 2>&1 || { tail -n 40 "$partial/build.log" >&2; return 1; }
+            touch ../built' build "$source" "$prefix" "${CASSERT_CONFIGURE[@]}"
+        if [[ ! -f $partial/built ]]; then
+            tail -n 40 "$partial/build.log" >&2
+            return 1
+        fi
         cassert_copy_extensions "$CASSERT_PG_CONFIG"
-        printf '%s' "$stamp" >"$root/reconcile-test"
+        printf '%s' "$stamp" >"$root/stamp"
     fi
     exec 9>&-
 }

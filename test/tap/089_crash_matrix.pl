@@ -16,7 +16,6 @@ matrix_prepare($node);
 foreach my $cell (matrix_cells())
 {
 	my ($process, $stage) = @$cell;
-	next if $ENV{MATRIX} && "$process $stage" !~ /$ENV{MATRIX}/;
 
 	foreach my $signal (qw(INT TERM KILL))
 	{

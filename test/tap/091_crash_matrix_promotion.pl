@@ -26,7 +26,6 @@ my $cells = 0;
 foreach my $cell (matrix_cells())
 {
 	my ($process, $stage) = @$cell;
-	next if $ENV{MATRIX} && "$process $stage" !~ /$ENV{MATRIX}/;
 	my $standby = new_standby($primary, 'standby' . ++$cells);
 	my $held = matrix_hold($primary, $process, $stage);
 
