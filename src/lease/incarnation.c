@@ -280,12 +280,10 @@ incarnation_enter(int64 *floor)
 	Incarnation next;
 
 	incarnation_tag(&tag);
-	if (LockAcquire(&tag, ShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
-		return false;
+	/* looked at first: were each to share it while it looks, nobody might ever get it alone */
 	read_last(&last);
 	if (next_incarnation(&last, clock_now(), &next))
 	{
-		LockRelease(&tag, ShareLock, false);
 		if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
 			return false;
 		read_last(&last);
@@ -299,6 +297,17 @@ incarnation_enter(int64 *floor)
 			/* another session was first */
 			(void) LockAcquire(&tag, ShareLock, false, true);
 			LockRelease(&tag, ExclusiveLock, false);
+		}
+	}
+	else
+	{
+		if (LockAcquire(&tag, ShareLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+			return false;
+		read_last(&last);
+		if (next_incarnation(&last, clock_now(), &next))
+		{
+			LockRelease(&tag, ShareLock, false);
+			return false;
 		}
 	}
 	*floor = last.floor;
