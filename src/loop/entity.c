@@ -64,8 +64,8 @@ static SqlPlan plans[] = {
 	},
 	[PLAN_FAILED_AGAIN] = {
 		"UPDATE reconcile.entity AS e SET failures = $3, died_of = $4, last_sqlstate = $5, last_error = $6, last_failed_at = $7,"
-		NO_CLAIM ENTITY_PLACE,
-		7, {TEXTOID, TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID}
+		" crashes = $8," NO_CLAIM ENTITY_PLACE,
+		8, {TEXTOID, TEXTOID, INT4OID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID}
 	},
 	[PLAN_FAILED] = {
 		"INSERT INTO reconcile.entity AS e (loop_name, entity_id, failures, died_of, last_sqlstate, last_error, last_failed_at, crashes)"
