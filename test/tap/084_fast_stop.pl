@@ -1,5 +1,6 @@
 # A fast stop with fifty runs in flight, in five loops of two owners: it ends by
-# itself, nothing is counted, and after the start all of it runs.
+# itself, nothing is counted, and after the start all of it runs.  And a crash of
+# a server that does not preload the library.
 
 use strict;
 use warnings;
@@ -40,5 +41,21 @@ $node->start;
 wait_for($node, 'NOT EXISTS (SELECT FROM reconcile.work)', 'after the start all of it runs');
 is(sql($node, 'SELECT count(*), count(DISTINCT (loop_name, entity_id)), max(attempt) FROM app.run'), '75|75|1', 'each once, as the first attempt');
 is(sql($node, 'SELECT count(*) FROM reconcile.entity'), 0, 'and nothing was charged');
+
+# ----------------------------------------------------------------------
+note 'a crash where nothing is preloaded';
+
+my $plain = new_node('plain', preload => 0, conf => "wal_writer_delay = '10 s'\n");
+expect_log(qr/WARNING:  terminating connection because of crash of another server process/, qr/was terminated by signal 9/);
+sql($plain, q{SELECT reconcile.acquire_lease('mine', 'me', '1 hour')});
+my $victim = $plain->background_psql('postgres');
+my $pid = $victim->query_safe('SELECT pg_backend_pid()');
+my $postmaster = sql($plain, 'SELECT pg_postmaster_start_time()');
+my $renewed = sql($plain, q{SET synchronous_commit = off; SELECT expires_at FROM reconcile.renew_lease('mine', 'me', 1)});
+kill('KILL', $pid) or die;
+eval { $victim->quit };
+$plain->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die;
+is(sql($plain, 'SELECT pg_postmaster_start_time()'), $postmaster, 'the server goes on by itself');
+is(sql($plain, q{SELECT expires_at FROM reconcile.leases}), $renewed, 'a renewal outlasts that, although the session asked for none that does');
 
 finish();
