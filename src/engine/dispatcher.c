@@ -33,7 +33,8 @@
 #define RETRY_MS			1000	/* after a transaction of ours failed */
 #define PREPARED_LOOK_MS	5000	/* while prepared transactions with marks are there */
 #define LEAVE_LOOK_MS		20
-#define SCAN_BLOCKS			512		/* of a segment, read in one transaction */
+#define SCAN_BLOCKS			256		/* of a segment, read in one transaction */
+#define CLEAR_ENTITIES		50000	/* forgotten at once */
 #define MESSAGES_MAX		1024	/* taken from the ring at once */
 
 extern PGDLLEXPORT void reconcile_dispatcher_main(Datum main_arg);
@@ -375,35 +376,44 @@ scan_blocks(void *arg)
 	}
 }
 
+/* Between the parts of a long work: what is led is renewed.  False: we are to leave. */
+static bool
+keep_leading(void)
+{
+	dlist_iter	iter;
+
+	process_interrupts();
+	if (process_leaving())
+		proc_exit(1);
+	dlist_foreach(iter, &self.loops)
+	{
+		DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
+
+		if (loop->leading)
+			terms_tend(loop, clock_now());
+	}
+	return !self.db->leave;
+}
+
 /*
  * Reads all segments.  Where many marks wait that takes longer than a term may
- * last: so it is done by parts, each with a newer snapshot, and what is led is
- * renewed in between.  What comes into a part that was read comes by a message.
+ * last: so it is done by parts, each with a newer snapshot.  What comes into a
+ * part that was read already comes by a message, too.
  */
 static bool
 rescan(void)
 {
 	ScanPlace	place = {0};
 
-	due_clear(self.due);
+	while (!due_clear(self.due, CLEAR_ENTITIES))
+	{
+		if (!keep_leading())
+			return false;
+	}
 	while (place.segment < MARK_SEGMENTS)
 	{
-		dlist_iter	iter;
-
-		if (!process_transaction(scan_blocks, &place))
+		if (!process_transaction(scan_blocks, &place) || !keep_leading())
 			return false;
-		process_interrupts();
-		if (process_leaving())
-			proc_exit(1);
-		if (self.db->leave)
-			return false;
-		dlist_foreach(iter, &self.loops)
-		{
-			DispatchLoop *loop = dlist_container(DispatchLoop, link, iter.cur);
-
-			if (loop->leading)
-				terms_tend(loop, clock_now());
-		}
 	}
 	return true;
 }

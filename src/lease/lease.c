@@ -681,8 +681,8 @@ lease_renew(const char *reconciler_id, const char *holder_id, int64 epoch, int64
 	values[2] = TimestampTzGetDatum(now);
 	sql_run_latest(&plans[PLAN_RENEW], values, NULL);
 	sql_end(&scope);
-	/* after a crash lease_deadline() would know the shorter ttl only */
-	if (ttl_ms > lease->ttl_ms)
+	/* after a crash lease_deadline() would know the shorter ttl only; without the engine it knows of no crash */
+	if (ttl_ms > lease->ttl_ms || lease_started_at_hook == NULL)
 		ForceSyncCommit();
 	fence_note_grant();
 	return true;

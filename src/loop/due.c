@@ -641,10 +641,10 @@ for_each_entity(DueSet *set, DueLoop *loop, void (*visit) (DueSet *set, DueEntit
 	pfree(all);
 }
 
+/* What is in flight keeps its list, and goes when it ends. */
 static void
 forget_entity(DueSet *set, DueEntity *entity)
 {
-	/* what is in flight keeps its list, and goes when it ends */
 	/* those that are found again are counted again */
 	for (int i = 0; i < entity->nmarks; i++)
 		entity->loop->coalesced -= marks_of(entity)[i].skipped && !marks_of(entity)[i].taken;
@@ -657,10 +657,26 @@ forget_entity(DueSet *set, DueEntity *entity)
 	}
 }
 
-void
-due_clear(DueSet *set)
+bool
+due_clear(DueSet *set, int limit)
 {
-	for_each_entity(set, NULL, forget_entity);
+	DueEntity **some = MemoryContextAlloc(set->context, sizeof(DueEntity *) * limit);
+	int			n = 0;
+	duehash_iterator iterator;
+	DueHashEntry *entry;
+
+	duehash_start_iterate(set->entities, &iterator);
+	while (n < limit && (entry = duehash_iterate(set->entities, &iterator)) != NULL)
+	{
+		if (entry->entity->state == DUE_RUNNING)
+			forget_entity(set, entry->entity);
+		else
+			some[n++] = entry->entity;
+	}
+	for (int i = 0; i < n; i++)
+		forget_entity(set, some[i]);
+	pfree(some);
+	return n < limit;
 }
 
 void

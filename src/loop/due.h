@@ -93,8 +93,11 @@ extern DueLoop *due_loop(DueSet *set, const char *loop_name);
 /* Forgets a loop and its entities, except those in flight, which go when they end. */
 extern void due_forget_loop(DueSet *set, DueLoop *loop);
 
-/* Forgets all marks that are not in flight: before a scan of the segments. */
-extern void due_clear(DueSet *set);
+/*
+ * Forgets all marks that are not in flight, before a scan of the segments: those
+ * of "limit" entities.  True when that was all.
+ */
+extern bool due_clear(DueSet *set, int limit);
 
 /* Adds a mark; one that is there already changes nothing.  Returns its entity. */
 extern DueEntity *due_add(DueSet *set, DueLoop *loop, const char *entity_id,

@@ -123,7 +123,7 @@ expect_log(qr/reconcile executor/);
 note 'settings, versions, databases';
 
 sql($node, q{UPDATE pg_extension SET extversion = '0.0' WHERE extname = 'reconcile'});
-like(finding('version'), qr/^crit: the library is of version 0\.1\.0, the extension of version 0\.0$/, 'an extension of another version');
+like(finding('version'), qr{^crit: the library reconcile is of version 0\.1\.0, and cannot serve the extension's version 0\.0$}, 'an extension of another version');
 sql($node, q{UPDATE pg_extension SET extversion = '0.1.0' WHERE extname = 'reconcile'});
 
 # A standby knows what the tables know.

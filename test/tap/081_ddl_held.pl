@@ -205,6 +205,8 @@ command('fleet', 'DROP OWNED BY app', q{DROP OWNED BY a loop's owner});
 command('fleet', 'DROP ROLE app', 'DROP ROLE');
 sql($fleet, q{SELECT reconcile.cancel_run('theirs', 'a'), reconcile.cancel_run('theirs', 'b')});
 wait_for($fleet, q{EXISTS (SELECT FROM reconcile.health WHERE detail = 'loop "theirs" cannot run: its owner is gone')}, 'health says that he is gone');
+sql($fleet, q{SELECT count(pg_terminate_backend(pid, 4000)) FROM pg_stat_activity WHERE backend_type = 'reconcile executor' AND usename IS NULL AND datname = 'fleet'});
+$node->wait_for_log(qr/LOG:  a loop of the role with OID \d+ cannot run: its owner is gone/);
 all_run($fleet, 'other loops go on');
 sql($fleet, q{SELECT reconcile.drop_loop('theirs')});
 
