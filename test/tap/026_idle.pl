@@ -56,7 +56,9 @@ sub observed_node
 	$node->poll_query_until('postgres', 'SELECT count(*) = ' . 1000 * @options . ' FROM app.seen') or die;
 	$node->poll_query_until('postgres', q{SELECT count(*) FILTER (WHERE died_of IS NOT NULL) = 10 AND count(*) FILTER (WHERE failures = 1) = 1 FROM reconcile.entity}) or die;
 	$node->safe_psql('aside', 'CREATE EXTENSION pg_walinspect');
-	return { node => $node, aside => $node->background_psql('aside') };
+	my $aside = $node->background_psql('aside');
+	$aside->set_query_timer_restart;
+	return { node => $node, aside => $aside };
 }
 
 sub switches_of
