@@ -117,19 +117,19 @@ sub bounded
 }
 # What the segments may come to: one that is left at 512 blocks, what comes until
 # that is seen, and what has not been emptied yet.
-my $marks = 9 * 1024;
+my $marks = 7 * 1024;
 
 # ----------------------------------------------------------------------
 note 'with vacuum, and no old snapshot';
 
-my $found = traffic(40);
+my $found = traffic(30);
 bounded($found, { marks => $marks, resource => 4096, resource_pkey => 1024, entity => 1024, lease_term => 1024, lease_term_pkey => 512, others => 256 },
-	'90,000 runs leave tables of their own size');
+	'70,000 runs leave tables of their own size');
 
 # ----------------------------------------------------------------------
 note 'the history of a lease';
 
-is($session->query_safe(q{SELECT count(*) FROM reconcile.lease_term WHERE reconciler_id = 'led'}), '4000', 'all terms of the last 90 days are kept');
+is($session->query_safe(q{SELECT count(*) FROM reconcile.lease_term WHERE reconciler_id = 'led'}), '3000', 'all terms of the last 90 days are kept');
 $session->query_safe(q{UPDATE reconcile.lease_term SET acquired_at = acquired_at - interval '91 days', ended_at = ended_at - interval '91 days'});
 traffic(1);
 is($session->query_safe(q{SELECT count(*), max(epoch) - min(epoch) FROM reconcile.lease_term WHERE reconciler_id = 'led'}), '1000|999', 'and of older ones the last 1,000');
@@ -139,7 +139,7 @@ note 'beside an old snapshot';
 
 my $old = $node->background_psql('postgres');
 $old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
-$found = traffic(40);
+$found = traffic(30);
 # Versions that it keeps: of the rows that fenced writes, failures and claims, terms
 # and renewals rewrite. None of the marks.
 bounded($found, { marks => $marks, resource => 24 * 1024, resource_pkey => 4096, entity => 4096, entity_pkey => 1024, lease => 4096,
@@ -153,7 +153,7 @@ $old->quit;
 note 'when it has ended';
 
 my %limits = map { $_ => $found->{$_} + 64 } keys %$found;
-$found = traffic(20);
+$found = traffic(10);
 bounded($found, { %limits, marks => $marks }, 'what it kept is used again');
 
 $session->quit;
