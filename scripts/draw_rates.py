@@ -1,4 +1,4 @@
-# Draws runs a second over time, a line for each file of "SECONDS RATE" lines,
+# Draws runs a second over time, a line for each file of "SECONDS RATE ..." lines,
 # and from when on a snapshot was held. For scripts/bench-old-snapshot.
 #
 #   draw_rates.py SNAPSHOT-AT OUT.svg NAME.rates...
@@ -25,7 +25,7 @@ def main():
     for color, name in zip(COLORS, files):
         with open(name, encoding="ascii") as lines:
             points = [tuple(map(float, line.split())) for line in lines]
-        seconds, rates = zip(*points)
+        seconds, rates = list(zip(*points))[:2]
         end = max(end, seconds[-1])
         label = os.path.splitext(os.path.basename(name))[0]
         axes.plot(seconds, rates, color=color, linewidth=1.8)

@@ -216,7 +216,7 @@ entity_failed(const char *loop_name, const char *entity_id, int failures, int cr
 	values[6] = TimestampTzGetDatum(clock_now());
 	values[7] = Int32GetDatum(crashes);
 	sql_begin(&scope);
-	/* most have a row; that there is none, or another's newer one, is found by the index alone */
+	/* most have a row; that there is none is for the unique index to say, which looks at every version */
 	if (sql_run_latest(&plans[PLAN_FAILED_AGAIN], values, nulls) == 0)
 		sql_run_latest(&plans[PLAN_FAILED], values, nulls);
 	sql_end(&scope);

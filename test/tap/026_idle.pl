@@ -56,7 +56,9 @@ sub observed_node
 	$node->poll_query_until('postgres', 'SELECT count(*) = ' . 1000 * @options . ' FROM app.seen') or die;
 	$node->poll_query_until('postgres', q{SELECT count(*) FILTER (WHERE died_of IS NOT NULL) = 10 AND count(*) FILTER (WHERE failures = 1) = 1 FROM reconcile.entity}) or die;
 	$node->safe_psql('aside', 'CREATE EXTENSION pg_walinspect');
-	return { node => $node, aside => $node->background_psql('aside') };
+	my $aside = $node->background_psql('aside');
+	$aside->set_query_timer_restart;
+	return { node => $node, aside => $aside };
 }
 
 sub switches_of
@@ -126,18 +128,21 @@ sub switched
 sub renewals_of
 {
 	my ($it) = @_;
-	return $it->{node}->safe_psql('postgres', 'SELECT sum(renewals) FROM reconcile.lease WHERE engine');
+	$it->{inside} //= $it->{node}->background_psql('postgres');
+	return $it->{inside}->query_safe('SELECT sum(renewals) FROM reconcile.lease WHERE engine');
 }
 
 my $plain = observed_node('plain', '', '');
 my $leased = observed_node('leased', q{, lease_ttl => '6 s'}, q{, lease_ttl => '10 s', renew_every => '500 ms'});
 settle($plain, $leased);
+renewals_of($leased);
+$plain->{before} = look_at($plain);
+$leased->{before} = look_at($leased);
 my $renewals = renewals_of($leased);
-$_->{before} = look_at($_) for $plain, $leased;
 
 usleep($observed_for * 1_000_000);
-end_observation($_) for $leased, $plain;
 $renewals = renewals_of($leased) - $renewals;
+end_observation($_) for $leased, $plain;
 note "$renewals renewals";
 
 # ---------------------------------------------------------------------------
@@ -200,4 +205,5 @@ for my $it ($plain, $leased)
 	ok($it->{node}->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM app.seen WHERE id = 'the next')}), 'what is due next runs');
 	$it->{aside}->quit;
 }
+$leased->{inside}->quit;
 finish();
