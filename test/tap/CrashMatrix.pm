@@ -133,6 +133,9 @@ sub matrix_prepare
 		CREATE VIEW app.unsettled AS
 			SELECT format('%s %s of %s', state, entity_id, loop_name) AS what FROM reconcile.work WHERE entity_id <> 'later'
 			UNION ALL
+			-- a promoted server looks at all that it remembers
+			SELECT format('%s looks at later', loop_name) FROM reconcile.mark WHERE entity_id = 'later' GROUP BY loop_name HAVING count(*) <> 1
+			UNION ALL
 			SELECT format('%s of %s is not run', entity_id, loop_name) FROM app.asked a
 				WHERE NOT EXISTS (SELECT FROM app.effect e WHERE (e.loop_name, e.entity_id) = (a.loop_name, a.entity_id))
 			UNION ALL
@@ -147,7 +150,7 @@ sub matrix_prepare
 				FROM app.asked a LEFT JOIN app.effect e USING (loop_name, entity_id) GROUP BY a.loop_name, a.entity_id HAVING count(e) <> 2
 			UNION ALL
 			SELECT format('P1: a run of %s, %s does not see what was asked', loop_name, entity_id) FROM app.effect
-				WHERE sees IS NULL OR began < sees
+				WHERE entity_id <> 'later' AND (sees IS NULL OR began < sees)
 			UNION ALL
 			SELECT format('P3: marks of %s of %s', entity_id, loop_name) FROM reconcile.mark
 				GROUP BY loop_name, entity_id HAVING entity_id <> 'later' OR count(*) <> 1
