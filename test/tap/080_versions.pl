@@ -106,6 +106,7 @@ my $session = $node->background_psql('postgres');
 is($session->query_safe(q{SELECT count(*) FROM reconcile.loops}), 3, 'a session knows the install');
 $session->query_safe(q{BEGIN; ALTER EXTENSION reconcile UPDATE TO '0.2.0'; ROLLBACK});
 all_run('after one that is rolled back, too');
+is($session->query_safe(q{SELECT count(*) FROM reconcile.loops}), 3, 'and the session knows the install as before');
 
 update_to('0.2.0', 'an update to a version that the library does not know');
 idles_with('0.2.0');
