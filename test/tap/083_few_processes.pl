@@ -9,6 +9,7 @@ use LoopTest;
 use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 expect_log(qr/WARNING:  reconcile could not start (?:a dispatcher|an executor): no background worker slot is free/,
 	qr/FATAL:  terminating background worker "parallel worker" due to administrator command/);
@@ -109,12 +110,46 @@ note 'reconcile.databases changes a hundred times';
 make_database($node, 'listed');
 goes_on($node, 'listed', 'a database is served');
 my $postmaster = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/ ? $1 : die;
+sub list
+{
+	my ($listed) = @_;
+
+	append_to_file($node->data_dir . '/postgresql.conf', "reconcile.databases = '$listed'\n");
+	kill('HUP', $postmaster) or die;
+	return;
+}
+
+# What the launcher was told it has dealt with when it sleeps again.
+my $launcher = sql($node, q{SELECT pid FROM reconcile.workers WHERE kind = 'launcher'});
+sub list_and_wait
+{
+	my ($listed) = @_;
+	my $slept = slurp_file("/proc/$launcher/status") =~ /^voluntary_ctxt_switches:\s+(\d+)/m ? $1 : die;
+
+	list($listed);
+	for (1 .. 10_000)
+	{
+		my ($now) = slurp_file("/proc/$launcher/status") =~ /^voluntary_ctxt_switches:\s+(\d+)/m;
+		return if $now > $slept;
+		usleep(1000);
+	}
+	die 'the launcher does not wake up';
+}
+
+# It is named again before its dispatcher has left.
+my $leaving = dispatcher_pid([ $node, 'listed' ]);
+kill('STOP', $leaving) or die;
+list_and_wait($_) for 'postgres', 'postgres, listed';
+kill('CONT', $leaving) or die;
+wait_for($node, "EXISTS (SELECT FROM reconcile.workers WHERE database = 'listed' AND kind = 'dispatcher' AND state = 'running' AND pid <> $leaving)",
+	'a dispatcher that had to leave is followed by another');
+goes_on($node, 'listed', 'and its loops go on');
+
 foreach my $turn (1 .. 50)
 {
 	foreach my $listed ('postgres', 'postgres, listed')
 	{
-		append_to_file($node->data_dir . '/postgresql.conf', "reconcile.databases = '$listed'\n");
-		kill('HUP', $postmaster) or die;
+		list($listed);
 		# sometimes the launcher reads it, and sometimes it meets the next
 		sql($node, q{SELECT pg_sleep(0.005)}) if $turn % 3 == 0;
 	}
