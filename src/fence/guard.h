@@ -18,7 +18,7 @@ enum
 	GUARD_ARG_ID,
 	GUARD_ARG_ENTITY_COLUMN,
 	GUARD_ARG_EPOCH_COLUMN,
-	GUARD_ARG_PLACE,			/* of the TRUNCATE trigger; clones of the others say 'root' too */
+	GUARD_ARG_PLACE,
 	GUARD_ARG_COLUMNS			/* this one and all that follow */
 };
 
@@ -69,12 +69,11 @@ extern bool guard_spec_equal(const GuardSpec *a, const GuardSpec *b);
 extern bool guard_is_whole(Oid relation, const GuardSpec *spec, bool part);
 
 /*
- * Makes the triggers of a guard on one table.  Those for rows are cloned by the
- * server, so a partition gets that for TRUNCATE alone.  ShareRowExclusiveLock.
+ * Makes the triggers of a guard on one table.  ShareRowExclusiveLock.
  */
 extern void guard_put(Oid relation, const GuardSpec *spec, bool part);
 
-/* Drops what guard_put() made on this table; says how many.  AccessExclusiveLock. */
+/* Drops them, and says how many there were.  AccessExclusiveLock. */
 extern int	guard_remove(Oid relation);
 
 /*

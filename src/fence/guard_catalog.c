@@ -2,11 +2,11 @@
  * guard_catalog.c
  *		The triggers of guarded tables in the catalogue: make, find, drop.
  *
- * The two row triggers stand on the table that was named, and the server clones
- * them to each of its partitions, present or attached later: so no partition is
- * in the tree for a moment without them.  That an ATTACH fails where a table has
- * a guard of its own is as it should be.  TRUNCATE triggers are not cloned; the
- * event trigger in guard_ddl.c makes them.
+ * The two row triggers stand on each table that has rows of its own, and that
+ * for TRUNCATE on every table.  They are not left to the server's cloning: a
+ * parallel pg_restore makes a trigger of a partitioned table, which has no data,
+ * before the data of its partitions, and would be refused by the clones.  The
+ * event trigger in guard_ddl.c guards later partitions.
  *
  * All are ENABLE ALWAYS.  Their names begin with "zz_", as BEFORE ROW triggers
  * fire in the order of their names: the guard is to see what others have made of
@@ -77,7 +77,7 @@ as_guard(const TableTrigger *found)
 	trigger = palloc0(sizeof(GuardTrigger));
 	trigger->trigger = found;
 	trigger->kind = kind_of(found->type);
-	trigger->part = OidIsValid(found->parent) || strcmp(found->args[GUARD_ARG_PLACE], "part") == 0;
+	trigger->part = strcmp(found->args[GUARD_ARG_PLACE], "part") == 0;
 	trigger->spec.reconciler_id = found->args[GUARD_ARG_ID];
 	trigger->spec.entity_column = found->args[GUARD_ARG_ENTITY_COLUMN];
 	trigger->spec.epoch_column = found->args[GUARD_ARG_EPOCH_COLUMN];
@@ -125,6 +125,13 @@ guard_spec_equal(const GuardSpec *a, const GuardSpec *b)
 		equal(a->columns, b->columns);
 }
 
+/* Does a table need the kind?  A row trigger stands where rows are. */
+static bool
+kind_needed(GuardKind kind, Oid relation)
+{
+	return !kinds[kind].row || get_rel_relkind(relation) != RELKIND_PARTITIONED_TABLE;
+}
+
 bool
 guard_is_whole(Oid relation, const GuardSpec *spec, bool part)
 {
@@ -142,7 +149,7 @@ guard_is_whole(Oid relation, const GuardSpec *spec, bool part)
 	}
 	for (int kind = 0; kind < GUARD_KINDS; kind++)
 	{
-		if (!there[kind])
+		if (!there[kind] && kind_needed(kind, relation))
 			return false;
 	}
 	return true;
@@ -164,7 +171,7 @@ guard_put(Oid relation, const GuardSpec *spec, bool part)
 	{
 		CreateTrigStmt *statement;
 
-		if (part && kinds[kind].row)
+		if (!kind_needed(kind, relation))
 			continue;
 		statement = makeNode(CreateTrigStmt);
 		statement->trigname = pstrdup(kinds[kind].trigger);
@@ -185,13 +192,8 @@ guard_remove(Oid relation)
 
 	foreach(cell, guard_triggers(relation))
 	{
-		GuardTrigger *trigger = lfirst(cell);
-
-		/* a clone goes with what it is cloned of */
-		if (OidIsValid(trigger->trigger->parent))
-			continue;
 		found++;
-		trigger_drop(trigger->trigger);
+		trigger_drop(((GuardTrigger *) lfirst(cell))->trigger);
 	}
 	if (found > 0)
 		CommandCounterIncrement();

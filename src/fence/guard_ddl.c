@@ -2,8 +2,7 @@
  * guard_ddl.c
  *		The event trigger that follows what users do to guarded tables.
  *
- *		- a partition that is made or attached gets a TRUNCATE guard (the server
- *		  itself has cloned those for rows);
+ *		- a partition that is made or attached gets the guard of its root;
  *		- one that is detached loses it;
  *		- a column that is renamed is guarded under its new name;
  *		- tables that come to inherit, in the old way, are worth a warning.
@@ -39,6 +38,11 @@ follow_part(Oid relation, const GuardSpec *spec)
 	if (rel->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
 		table_refuse(rel, ERRCODE_WRONG_OBJECT_TYPE, &guard_use, "a foreign table",
 					 "It cannot be part of a guarded table: its rows can be changed past the guard.");
+	if (guard_spec(relation) != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("table \"%s\" is already guarded by itself", RelationGetRelationName(rel)),
+				 errhint("Call reconcile.detach_fence() for it first, in the same transaction.")));
 	guard_require_table(rel, spec);
 	relation_close(rel, NoLock);
 	(void) guard_remove(relation);
@@ -55,8 +59,7 @@ follow_alone(Oid relation)
 	{
 		GuardTrigger *trigger = lfirst(cell);
 
-		if (trigger->part && !OidIsValid(trigger->trigger->parent) &&
-			ConditionalLockRelationOid(relation, AccessExclusiveLock))
+		if (trigger->part && ConditionalLockRelationOid(relation, AccessExclusiveLock))
 			trigger_drop(trigger->trigger);
 	}
 }
@@ -112,8 +115,6 @@ follow_rename(Oid relation, const char *from, const char *to)
 		bool		changed = false;
 		ListCell   *column;
 
-		if (OidIsValid(trigger->trigger->parent))
-			continue;
 		spec->entity_column = renamed(spec->entity_column, from, to, &changed);
 		spec->epoch_column = renamed(spec->epoch_column, from, to, &changed);
 		foreach(column, spec->columns)

@@ -364,9 +364,6 @@ before_truncate(const TriggerData *data)
 	Override   *override;
 	GuardVerdict verdict;
 
-	/* a partition that was detached while nobody could take its trigger away */
-	if (strcmp(trigger->tgargs[GUARD_ARG_PLACE], "part") == 0 && !rel->rd_rel->relispartition)
-		return;
 	guard.reconciler_id = trigger->tgargs[GUARD_ARG_ID];
 	override = lifted_by(&guard, rel);
 	facts.lifted = override != NULL;
@@ -412,6 +409,10 @@ reconcile_fence_trigger(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("trigger \"%s\" was not made by reconcile.attach_fence()", data->tg_trigger->tgname)));
+
+	/* a partition that was detached while nobody could take its triggers away */
+	if (strcmp(data->tg_trigger->tgargs[GUARD_ARG_PLACE], "part") == 0 && !data->tg_relation->rd_rel->relispartition)
+		return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple);
 
 	if (TRIGGER_FIRED_BY_TRUNCATE(data->tg_event))
 	{

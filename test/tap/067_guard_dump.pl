@@ -38,7 +38,7 @@ my $guards = q{SELECT relation, reconciler_id, kind, part, entity_column, epoch_
 my $rows = q{SELECT count(*), sum(last_epoch), (SELECT count(*) || ' ' || sum("odd ""epoch") FROM app.part) FROM app.device};
 my $before = sql($node, $guards);
 my $lines = () = $before =~ /\n/g;
-is($lines + 1, 18, 'there are triggers to be dumped');
+is($lines + 1, 14, 'there are triggers to be dumped');
 is(sql($node, $rows), '99|99|300 300', 'and stamped rows');
 
 $node->command_ok([ 'pg_dump', '-Fp', '--file', "$dump.sql", $node->connstr('postgres') ], 'dumped as a script');
