@@ -100,6 +100,8 @@ my %example = (
 	'renew_leases' => { prints => qr/^$/ },
 	'release_lease' => { prints => qr/^t$/ },
 	'force_release_lease' => { prints => qr/^t$/ },
+	'incarnation' => { prints => qr/^1\|0\|first grant$/ },
+	'bump_incarnation' => { prints => qr/^\d{16}$/ },
 	'apply_fenced' => { prints => qr/^t$/ },
 	'apply_fenced_many' => { prints => qr/^$/ },
 	'Repositories' => { before => q{SELECT reconcile.alter_loop('fleet', '{"lease_ttl": "15 s"}')} },
@@ -148,7 +150,7 @@ my @offered = split /\n/, sql($world, q{
 	SELECT DISTINCT p.proname FROM pg_proc p
 	 WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
 	   AND p.proname NOT IN ('may_observe', 'may_see_errors', 'running', 'worker_list', 'loop_counts', 'recent_runs', 'health_checks',
-	                         'watch_triggers', 'fence_triggers', 'capability_functions')
+	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here')
 	UNION ALL
 	SELECT c.relname FROM pg_class c
 	 WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')});
@@ -169,6 +171,8 @@ foreach my $block (@blocks)
 
 	next if $block == $conventions;
 	sql($node, "CREATE DATABASE line_$line TEMPLATE world");
+	# this clone is to take itself for the original
+	sql($copy, join(' ', map { "UPDATE reconcile.$_ SET home = h.home FROM reconcile.here() h;" } qw(incarnation lease loop)));
 	sql($copy, $example->{before}) if defined $example->{before};
 	$node->psql("line_$line", "\\set VERBOSITY verbose\n$sql", stdout => \$stdout, stderr => \$stderr);
 	my ($sqlstate) = $stderr =~ /ERROR:  (\w{5}):/;
