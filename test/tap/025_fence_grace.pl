@@ -35,9 +35,10 @@ sub leader_past_its_term
 	my ($id) = @_;
 	my $leader = $node->background_psql('postgres', on_error_stop => 0);
 
-	$leader->query_safe("SELECT reconcile.acquire_lease('$id', 'old', '500 ms')");
-	$leader->query_safe("BEGIN; SELECT reconcile.bind_lease('$id', 'old', 1)");
-	$leader->query_safe("INSERT INTO written VALUES ('$id', reconcile.fenced_epoch('$id'))");
+	# at once, or a slow machine lets it lapse in between
+	$leader->query_safe("SELECT reconcile.acquire_lease('$id', 'old', '3 s');
+		BEGIN; SELECT reconcile.bind_lease('$id', 'old', 1);
+		INSERT INTO written VALUES ('$id', reconcile.fenced_epoch('$id'))");
 	lapse($id);
 	return $leader;
 }
@@ -178,8 +179,7 @@ sub fenced_transaction
 
 set_grace('1h');
 my $sleeper = $node->background_psql('postgres', on_error_stop => 0);
-$sleeper->query_safe("SELECT reconcile.acquire_lease('fleet', 'sleeper', '500 ms')");
-$sleeper->query_safe(fenced_transaction('sleeper', 1));
+$sleeper->query_safe("SELECT reconcile.acquire_lease('fleet', 'sleeper', '3 s');" . fenced_transaction('sleeper', 1));
 my $client = $sleeper->{run}->{KIDS}[0]{PID};
 kill 'STOP', $client;
 ($epoch, $err) = acquire('fleet', 'waker', '5 s');
