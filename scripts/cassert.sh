@@ -46,7 +46,7 @@ ensure_cassert_server() {
 
     CASSERT_PG_CONFIG=$prefix/bin/pg_config
     # one that is there is whole: the stamp is written last
-    stamp="${CASSERT_CONFIGURE[*]}"
+    stamp="${CASSERT_CONFIGURE[*]} pg_walinspect"
     mkdir -p "$CACHE"
     exec 9>"$CACHE/cassert.lock"
     flock 9
@@ -68,6 +68,7 @@ ensure_cassert_server() {
             ./configure -q --prefix="$prefix" "$@"
             make -s -j "$(nproc)" all
             make -s install
+            make -s -C contrib/pg_walinspect install
             touch ../built' build "$source" "$prefix" "${CASSERT_CONFIGURE[@]}"
         if [[ ! -f $partial/built ]]; then
             tail -n 40 "$partial/build.log" >&2

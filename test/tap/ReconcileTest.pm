@@ -40,6 +40,8 @@ my @expected;
 #   allows_streaming => 1  as in PostgreSQL::Test::Cluster::init
 #   initdb => [OPTION...]  more options of initdb (15 only)
 #   test_points => 1       the library that TestPoints.pm can hold
+#   initdb => 1            a cluster of its own; others may be copies of one, and
+#                          share its system identifier
 #   preload => 0           the module is found but not preloaded
 #   extension => 0         do not create the extension in database postgres
 #   start => 0             leave it stopped (then there is no extension either)
@@ -49,6 +51,8 @@ sub new_node
 	my $node = PostgreSQL::Test::Cluster->new($name);
 	my %init = (allows_streaming => $option{allows_streaming});
 
+	local %ENV = %ENV;
+	delete $ENV{INITDB_TEMPLATE} if $option{initdb};
 	# A template has these already, and would go unused beside "extra".
 	$init{extra} = [ '--no-locale', '--encoding=UTF8', @{ $option{initdb} // [] } ]
 	  unless defined $ENV{INITDB_TEMPLATE};
