@@ -75,7 +75,8 @@ sql($node, q{CREATE FUNCTION app.list() RETURNS SETOF text LANGUAGE plpgsql AS $
 	END $$});
 will($node, 'listed', '', 'kill');
 make_loop($node, 'listed', options => q{lister => 'app.list', backoff_base => '1 ms', backoff_max => '10 ms', max_attempts => 100});
-sql($node, q{SELECT reconcile.alter_loop('listed', '{"resync_every": "100 ms"}')});
+# which may cost this session its life, too
+$node->psql('postgres', q{SELECT reconcile.alter_loop('listed', '{"resync_every": "100 ms"}')});
 wait_entity($node, 'listed', '', '3 3 crash 57P02', 'it is parked after three crashes, whatever max_attempts is');
 is(sql($node, q{SELECT status || ' ' || detail || ' ' || hint FROM reconcile.health WHERE check_name = 'crashes' AND status = 'crit'}),
 	q{crit loop "listed" lists nothing any more: its lister ended its process or crashed the server Put app.list() right, and call reconcile.revive('listed', '').}, 'health is critical');
