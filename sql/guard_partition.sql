@@ -180,7 +180,8 @@ DROP FOREIGN TABLE device_i;
 DROP TABLE device_j;
 
 -- Columns that are renamed, in the whole tree.
-ALTER TABLE device RENAME have TO "now has";
+ALTER VIEW device RENAME have TO has;
+ALTER MATERIALIZED VIEW device RENAME has TO "now has";
 ALTER TABLE device RENAME last_epoch TO seen;
 SELECT DISTINCT kind, entity_column, epoch_column, columns, fires FROM reconcile.fence_triggers() WHERE relation::text ~ 'device' ORDER BY 1;
 SELECT * FROM guards() WHERE relation ~ 'device';

@@ -169,8 +169,8 @@ RESET session_replication_role;
 SELECT * FROM watch_part.marked();
 
 -- A column that is renamed is renamed in all of them
-ALTER TABLE watch_part.device RENAME COLUMN id TO device_id;
-ALTER TABLE watch_part.device RENAME COLUMN want TO desired;
+ALTER VIEW watch_part.device RENAME COLUMN id TO device_id;
+ALTER MATERIALIZED VIEW watch_part.device RENAME COLUMN want TO desired;
 SELECT * FROM reconcile.watch_problems();
 UPDATE watch_part.device_d2 SET have = 'y';
 UPDATE watch_part.device_d2 SET desired = 'y';
