@@ -66,6 +66,9 @@ extern const GuardSpec *guard_spec(Oid relation);
 /* The table whose guard covers this one: itself, or the nearest that it is part of; InvalidOid: none. */
 extern Oid	guard_owner(Oid relation);
 
+/* The same without the table itself. */
+extern Oid	guard_above(Oid relation);
+
 /* 42809 unless the guard that covers the table, if any does, is its own: "cannot VERB the guard of it alone". */
 extern void guard_require_own(Oid relation, const char *verb);
 

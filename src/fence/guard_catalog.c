@@ -119,10 +119,14 @@ guard_spec(Oid relation)
 Oid
 guard_owner(Oid relation)
 {
+	return guard_spec(relation) != NULL ? relation : guard_above(relation);
+}
+
+Oid
+guard_above(Oid relation)
+{
 	ListCell   *cell;
 
-	if (guard_spec(relation) != NULL)
-		return relation;
 	if (!get_rel_relispartition(relation))
 		return InvalidOid;
 	foreach(cell, get_partition_ancestors(relation))

@@ -73,12 +73,12 @@ follow(Oid relation)
 	foreach(cell, find_all_inheritors(relation, NoLock, NULL))
 	{
 		Oid			table = lfirst_oid(cell);
-		Oid			owner = guard_owner(table);
+		Oid			above = guard_above(table);
 
-		if (!OidIsValid(owner))
+		if (OidIsValid(above))
+			follow_part(table, guard_spec(above));
+		else
 			follow_alone(table);
-		else if (owner != table)
-			follow_part(table, guard_spec(owner));
 	}
 }
 
