@@ -140,6 +140,31 @@ SELECT code, message FROM refusal($$SELECT reconcile.attach_fence('open', 'fleet
 SELECT reconcile.detach_fence('open_a');
 SELECT reconcile.attach_fence('open', 'fleet', 'id');
 SELECT w.* FROM writes('open', 'a', 'a') w;
+-- one that is partitioned itself keeps its guard, with all below it, wherever it is moved
+CREATE TABLE middle (LIKE open INCLUDING DEFAULTS) PARTITION BY LIST (region);
+CREATE TABLE lower (LIKE open INCLUDING DEFAULTS) PARTITION BY LIST (id);
+CREATE TABLE lower_1 PARTITION OF lower FOR VALUES IN ('1');
+CREATE TABLE top (LIKE open INCLUDING DEFAULTS) PARTITION BY LIST (region);
+SELECT reconcile.attach_fence('lower', 'fleet', 'id');
+ALTER TABLE middle ATTACH PARTITION lower DEFAULT;
+CREATE TABLE lower_2 PARTITION OF lower FOR VALUES IN ('2');
+ALTER TABLE top ATTACH PARTITION middle DEFAULT;
+SELECT * FROM guards() WHERE relation ~ 'lower';
+SELECT * FROM reconcile.fence_problems();
+SELECT t, code FROM unnest(ARRAY['lower', 'lower_1', 'lower_2', 'middle', 'top']) t, refusal('TRUNCATE ' || t);
+SELECT s, code, hint FROM unnest(ARRAY['detach_fence(''lower_1'')', 'override_fence(''lower_1'', ''x'')', 'override_fence(''top'', ''x'')']) s, refusal('SELECT reconcile.' || s);
+BEGIN;
+SELECT reconcile.override_fence('lower', 'below others');
+INSERT INTO top (id, region) VALUES ('1', 'x'), ('2', 'x');
+DELETE FROM lower_2;
+TRUNCATE lower_1;
+COMMIT;
+SELECT relation, rows, truncated FROM reconcile.fence_overrides WHERE reason = 'below others';
+ALTER TABLE top DETACH PARTITION middle;
+ALTER TABLE middle DETACH PARTITION lower;
+SELECT * FROM guards() WHERE relation ~ 'lower';
+SELECT t, code FROM unnest(ARRAY['lower', 'lower_1', 'lower_2']) t, refusal('TRUNCATE ' || t);
+DROP TABLE top, middle, lower;
 -- what cannot be guarded does not become a partition
 CREATE FOREIGN DATA WRAPPER guard_part_fdw;
 CREATE SERVER guard_part_server FOREIGN DATA WRAPPER guard_part_fdw;
@@ -155,7 +180,8 @@ DROP FOREIGN TABLE device_i;
 DROP TABLE device_j;
 
 -- Columns that are renamed, in the whole tree.
-ALTER TABLE device RENAME have TO "now has";
+ALTER VIEW device RENAME have TO has;
+ALTER MATERIALIZED VIEW device RENAME has TO "now has";
 ALTER TABLE device RENAME last_epoch TO seen;
 SELECT DISTINCT kind, entity_column, epoch_column, columns, fires FROM reconcile.fence_triggers() WHERE relation::text ~ 'device' ORDER BY 1;
 SELECT * FROM guards() WHERE relation ~ 'device';

@@ -169,8 +169,8 @@ RESET session_replication_role;
 SELECT * FROM watch_part.marked();
 
 -- A column that is renamed is renamed in all of them
-ALTER TABLE watch_part.device RENAME COLUMN id TO device_id;
-ALTER TABLE watch_part.device RENAME COLUMN want TO desired;
+ALTER VIEW watch_part.device RENAME COLUMN id TO device_id;
+ALTER MATERIALIZED VIEW watch_part.device RENAME COLUMN want TO desired;
 SELECT * FROM reconcile.watch_problems();
 UPDATE watch_part.device_d2 SET have = 'y';
 UPDATE watch_part.device_d2 SET desired = 'y';
@@ -262,6 +262,30 @@ SELECT count(*) FROM pg_trigger WHERE tgname ~ '^reconcile_';
 SELECT count(*) FROM pg_event_trigger;
 CREATE TABLE watch_part.device_l PARTITION OF watch_part.device FOR VALUES IN ('l');
 ROLLBACK;
+SELECT reconcile.unwatch('fleet', 'watch_part.device');
+-- one that is watched by itself, with partitions of its own, keeps their triggers below a table that is not watched, and afterwards
+CREATE TABLE watch_part.low (id text) PARTITION BY LIST (id);
+CREATE TABLE watch_part.low_1 PARTITION OF watch_part.low FOR VALUES IN ('1');
+CREATE TABLE watch_part.top (id text) PARTITION BY LIST (id);
+SELECT reconcile.watch('fleet', 'watch_part.low', 'id');
+ALTER TABLE watch_part.top ATTACH PARTITION watch_part.low DEFAULT;
+CREATE TABLE watch_part.low_2 PARTITION OF watch_part.low FOR VALUES IN ('2');
+SELECT * FROM watch_part.triggers();
+INSERT INTO watch_part.low_1 VALUES ('1');
+INSERT INTO watch_part.low_2 VALUES ('2');
+SELECT * FROM watch_part.marked();
+ALTER TABLE watch_part.top DETACH PARTITION watch_part.low;
+INSERT INTO watch_part.low_1 VALUES ('1');
+INSERT INTO watch_part.low_2 VALUES ('2');
+SELECT * FROM watch_part.marked();
+-- the root's watch takes the place of one in the middle
+SELECT reconcile.watch('fleet', 'watch_part.top', 'id');
+ALTER TABLE watch_part.top ATTACH PARTITION watch_part.low DEFAULT;
+SELECT * FROM watch_part.triggers();
+INSERT INTO watch_part.low_1 VALUES ('1');
+INSERT INTO watch_part.low VALUES ('2');
+INSERT INTO watch_part.top VALUES ('1'), ('2');
+SELECT * FROM watch_part.marked();
 SELECT reconcile.drop_loop('fleet');
 SELECT reconcile.watch_ddl();
 SET client_min_messages = warning;

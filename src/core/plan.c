@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "jit/jit.h"
 #include "miscadmin.h"
 #include "optimizer/cost.h"
 #include "utils/snapmgr.h"
@@ -53,14 +54,18 @@ sql_execute(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snapshot)
 {
 	volatile int code = 0;
 	bool		seqscan = enable_seqscan;
+	bool		jit = jit_enabled;
 
 	sql_prepare(plan);
 
 	/*
 	 * Whatever has an index is read by it: a plan that was made while a table was
-	 * small would scan what an old snapshot keeps in it later.
+	 * small would scan what an old snapshot keeps in it later.  A table without
+	 * one is scanned all the same, at a cost that would have the plan compiled,
+	 * for a second and more.
 	 */
 	enable_seqscan = false;
+	jit_enabled = false;
 	PG_TRY();
 	{
 		code = SPI_execute_snapshot(plan->plan, values, nulls, snapshot, InvalidSnapshot, false, true, 0);
@@ -68,6 +73,7 @@ sql_execute(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snapshot)
 	PG_FINALLY();
 	{
 		enable_seqscan = seqscan;
+		jit_enabled = jit;
 	}
 	PG_END_TRY();
 	if (code < 0)

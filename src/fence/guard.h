@@ -60,8 +60,17 @@ extern const TableUse guard_use;
 /* Our triggers on one table, or on all (InvalidOid): a list of GuardTrigger. */
 extern List *guard_triggers(Oid relation);
 
-/* What the table was guarded with, or NULL; partitions are guarded by their root. */
+/* What the table was guarded with, or NULL; partitions are guarded by the table that they are part of. */
 extern const GuardSpec *guard_spec(Oid relation);
+
+/* The table whose guard covers this one: itself, or the nearest that it is part of; InvalidOid: none. */
+extern Oid	guard_owner(Oid relation);
+
+/* The same without the table itself. */
+extern Oid	guard_above(Oid relation);
+
+/* 42809 unless the guard that covers the table, if any does, is its own: "cannot VERB the guard of it alone". */
+extern void guard_require_own(Oid relation, const char *verb);
 
 extern bool guard_spec_equal(const GuardSpec *a, const GuardSpec *b);
 
@@ -92,8 +101,8 @@ typedef struct Override Override;
 /* Has anything been lifted?  Cheap. */
 extern bool override_any(void);
 
-/* The latest override of a table (its root) that this lease guards; NULL: none. */
-extern Override *override_find(Oid root, const char *reconciler_id);
+/* The latest override of the table's own guard (guard_owner()) by this lease; NULL: none. */
+extern Override *override_find(Oid owner, const char *reconciler_id);
 
 /* What a row that is inserted under it is stamped with: the lease's epoch at the time of the call, or 0. */
 extern int64 override_epoch(const Override *override);

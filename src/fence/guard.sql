@@ -47,7 +47,8 @@ CREATE FUNCTION reconcile.fence_ddl() RETURNS event_trigger
 COMMENT ON FUNCTION reconcile.fence_ddl() IS
 'The function of the event trigger reconcile_fence: guards the new partitions of a guarded table. 42809 one that cannot be guarded; 39P03 not called by an event trigger.';
 CREATE EVENT TRIGGER reconcile_fence ON ddl_command_end
-    WHEN TAG IN ('CREATE TABLE', 'CREATE FOREIGN TABLE', 'CREATE SCHEMA', 'ALTER TABLE', 'ALTER FOREIGN TABLE')
+    WHEN TAG IN ('CREATE TABLE', 'CREATE FOREIGN TABLE', 'CREATE SCHEMA', 'ALTER TABLE', 'ALTER FOREIGN TABLE',
+                 'ALTER VIEW', 'ALTER MATERIALIZED VIEW')      -- which rename columns of tables, too
     EXECUTE FUNCTION reconcile.fence_ddl();
 ALTER EVENT TRIGGER reconcile_fence ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER reconcile_fence IS

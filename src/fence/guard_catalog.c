@@ -116,6 +116,40 @@ guard_spec(Oid relation)
 	return NULL;
 }
 
+Oid
+guard_owner(Oid relation)
+{
+	return guard_spec(relation) != NULL ? relation : guard_above(relation);
+}
+
+Oid
+guard_above(Oid relation)
+{
+	ListCell   *cell;
+
+	if (!get_rel_relispartition(relation))
+		return InvalidOid;
+	foreach(cell, get_partition_ancestors(relation))
+	{
+		if (guard_spec(lfirst_oid(cell)) != NULL)
+			return lfirst_oid(cell);
+	}
+	return InvalidOid;
+}
+
+void
+guard_require_own(Oid relation, const char *verb)
+{
+	Oid			owner = guard_owner(relation);
+
+	if (OidIsValid(owner) && owner != relation)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("cannot %s the guard of \"%s\" alone: it is a partition", verb, get_rel_name(relation)),
+				 errhint("Name the table that it is part of, \"%s\": all its partitions are guarded with it.",
+						 get_rel_name(owner))));
+}
+
 bool
 guard_spec_equal(const GuardSpec *a, const GuardSpec *b)
 {

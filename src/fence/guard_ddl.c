@@ -64,19 +64,21 @@ follow_alone(Oid relation)
 	}
 }
 
+/* A guard may have been attached to any table of the tree: what moved takes its own along. */
 static void
 follow(Oid relation)
 {
-	Oid			root = get_rel_relispartition(relation) ? table_root(relation) : InvalidOid;
-	const GuardSpec *spec = OidIsValid(root) ? guard_spec(root) : NULL;
 	ListCell   *cell;
 
 	foreach(cell, find_all_inheritors(relation, NoLock, NULL))
 	{
-		if (spec != NULL)
-			follow_part(lfirst_oid(cell), spec);
+		Oid			table = lfirst_oid(cell);
+		Oid			above = guard_above(table);
+
+		if (OidIsValid(above))
+			follow_part(table, guard_spec(above));
 		else
-			follow_alone(lfirst_oid(cell));
+			follow_alone(table);
 	}
 }
 

@@ -129,26 +129,16 @@ reconcile_attach_fence(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* 42501 without the right on what guards the table, 42809 where that is its root. */
+/* 42501 without the right on what guards the table, 42809 where that is one that it is part of. */
 static void
 require_detachable(Oid relation)
 {
-	const GuardSpec *spec = guard_spec(relation);
-	Oid			root = InvalidOid;
+	Oid			owner = guard_owner(relation);
 
-	if (spec == NULL && get_rel_relispartition(relation))
-	{
-		root = table_root(relation);
-		spec = OidIsValid(root) ? guard_spec(root) : NULL;
-	}
-	if (spec == NULL)
+	if (!OidIsValid(owner))
 		return;
-	access_require(CAP_DEFINE, spec->reconciler_id);
-	if (OidIsValid(root))
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("cannot end the guard of \"%s\" alone: it is a partition", get_rel_name(relation)),
-				 errhint("%s", table_root_hint(relation, &guard_use))));
+	access_require(CAP_DEFINE, guard_spec(owner)->reconciler_id);
+	guard_require_own(relation, "end");
 }
 
 PG_FUNCTION_INFO_V1(reconcile_detach_fence);

@@ -65,7 +65,7 @@ static SqlPlan plans[] = {
 struct Override
 {
 	Override   *earlier;
-	Oid			relation;		/* the root of its tree */
+	Oid			relation;		/* that the guard was attached to */
 	char		reconciler_id[RECONCILER_ID_MAX + 1];
 	Oid			schema;			/* install that has the record */
 	pg_uuid_t	record;
@@ -93,12 +93,12 @@ override_any(void)
 }
 
 Override *
-override_find(Oid root, const char *reconciler_id)
+override_find(Oid owner, const char *reconciler_id)
 {
 	Override   *override = overrides;
 
 	while (override != NULL &&
-		   (override->relation != root || strcmp(override->reconciler_id, reconciler_id) != 0))
+		   (override->relation != owner || strcmp(override->reconciler_id, reconciler_id) != 0))
 		override = override->earlier;
 	return override;
 }
@@ -309,12 +309,7 @@ reconcile_override_fence(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", relation)));
 	spec = guard_spec(relation);
-	if (spec == NULL && get_rel_relispartition(relation) && OidIsValid(table_root(relation)) &&
-		guard_spec(table_root(relation)) != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("cannot override the guard of \"%s\" alone: it is a partition", get_rel_name(relation)),
-				 errhint("%s", table_root_hint(relation, &guard_use))));
+	guard_require_own(relation, "override");
 	if (spec == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),

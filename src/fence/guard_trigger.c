@@ -40,7 +40,7 @@ typedef struct Guard
 	AttrNumber	epoch_column;
 	int			ncolumns;		/* that are guarded, with entity and epoch; 0: all are */
 	AttrNumber *columns;
-	Oid			root;			/* of the table; looked up when it is needed */
+	Oid			owner;			/* that it was attached to; looked up when it is needed */
 } Guard;
 
 /* ----------------------------------------------------------------
@@ -189,9 +189,9 @@ lifted_by(Guard *guard, Relation rel)
 {
 	if (!override_any())
 		return NULL;
-	if (!OidIsValid(guard->root))
-		guard->root = rel->rd_rel->relispartition ? table_root(RelationGetRelid(rel)) : RelationGetRelid(rel);
-	return override_find(guard->root, guard->reconciler_id);
+	if (!OidIsValid(guard->owner))
+		guard->owner = guard_owner(RelationGetRelid(rel));
+	return override_find(guard->owner, guard->reconciler_id);
 }
 
 /* "old" and "new" are the row before and after, as far as there is one. */

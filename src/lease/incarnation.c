@@ -39,7 +39,8 @@ enum
 	PLAN_END_LIVE,
 	PLAN_END_OVER,
 	PLAN_INSERT,
-	PLAN_TRIM
+	PLAN_TRIM,
+	PLAN_LOSE
 };
 
 static SqlPlan plans[] = {
@@ -87,6 +88,9 @@ static SqlPlan plans[] = {
 		"DELETE FROM reconcile.incarnation WHERE incarnation OPERATOR(pg_catalog.<=) $1"
 		" AND incarnation OPERATOR(pg_catalog.>) 0",
 		1, {INT8OID}
+	},
+	[PLAN_LOSE] = {
+		"UPDATE reconcile.lease SET timeline = 0 WHERE epoch OPERATOR(pg_catalog.>=) $1", 1, {INT8OID}
 	}
 };
 
@@ -314,7 +318,7 @@ incarnation_enter(int64 *floor)
 	return true;
 }
 
-void
+int64
 incarnation_settle(void)
 {
 	LOCKTAG		tag;
@@ -323,12 +327,16 @@ incarnation_settle(void)
 
 	read_last(&last);
 	if (!next_incarnation(&last, clock_now(), &next))
-		return;
+		return last.floor;
+	if (next.floor == 0)
+		return 0;
 	incarnation_tag(&tag);
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
 	read_last(&last);
-	if (next_incarnation(&last, clock_now(), &next))
-		begin_incarnation(&next);
+	if (!next_incarnation(&last, clock_now(), &next))
+		return last.floor;
+	begin_incarnation(&next);
+	return next.floor;
 }
 
 /* Waits for renewals and releases: one that has not committed may make a term live that looks over. */
@@ -339,6 +347,18 @@ lock_terms(void)
 
 	sql_begin(&scope);
 	sql_run_latest(&plans[PLAN_LOCK_ALL], NULL, NULL);
+	sql_end(&scope);
+}
+
+/* Terms that the floor is not above are lost as those of another home are: no timeline is 0. */
+static void
+lose_high_terms(void)
+{
+	SqlScope	scope;
+	Datum		value = Int64GetDatum(ORDINARY_EPOCHS);
+
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_LOSE], &value, NULL);
 	sql_end(&scope);
 }
 
@@ -361,6 +381,7 @@ incarnation_bump(const char *reason)
 	next.floor = floor_after(&last, next.since);
 	next.reason = reason;
 	begin_incarnation(&next);
+	lose_high_terms();
 	if (incarnation_bumped_hook != NULL)
 		incarnation_bumped_hook();
 	return next.floor;

@@ -41,8 +41,11 @@ extern void incarnation_read(Incarnation *now);
  */
 extern bool incarnation_enter(int64 *floor);
 
-/* The same for whoever grants nothing and may wait. */
-extern void incarnation_settle(void);
+/*
+ * The same for whoever grants nothing and may wait; the first life of a server
+ * is left to its first grant.  Returns the floor.
+ */
+extern int64 incarnation_settle(void);
 
 /*
  * Voids all that was granted, as if the server had changed; returns the floor.

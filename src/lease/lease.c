@@ -567,7 +567,8 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 		known = exists ? before.epoch : 0;
 		if (!exists || before.lost)
 			known = Max(known, read_known(reconciler_id));
-		lease->epoch = lease_next_epoch(known, before.lost, floor);
+		/* what resources alone have seen may have been followed by a first grant that is lost */
+		lease->epoch = lease_next_epoch(known, before.lost || (!exists && floor > 0), floor);
 	}
 	/* who may write without a lease may name the highest number */
 	if (lease->epoch == 0)

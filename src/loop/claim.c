@@ -83,8 +83,12 @@ made_here(int64 epoch)
 	return nmade > 0 && bsearch(&epoch, made, nmade, sizeof(int64), compare_epochs) != NULL;
 }
 
+/*
+ * A server that lost a part of its past gives numbers of the sequence again: so
+ * they count from the floor of the incarnation, as epochs of leases do.
+ */
 static int64
-next_epoch(void)
+next_epoch(int64 floor)
 {
 	static SqlPlan plan = {
 		"SELECT pg_catalog.nextval('reconcile.claim_epoch'::pg_catalog.regclass)", 0, {0}
@@ -94,7 +98,7 @@ next_epoch(void)
 
 	sql_begin(&scope);
 	sql_run_latest(&plan, NULL, NULL);
-	epoch = DatumGetInt64(sql_value(0, 1, NULL));
+	epoch = floor + DatumGetInt64(sql_value(0, 1, NULL));
 	sql_end(&scope);
 	return epoch;
 }
@@ -158,7 +162,7 @@ claim_settle(const LoopRules *rules, const char *entity_id, Entity *entity, bool
 
 ClaimOutcome
 claim_try(const LoopRules *rules, const ClaimCandidate *candidate, const char *holder_id,
-		  int64 ttl_ms, int64 lease_epoch, Claim *claim, TimestampTz *again_at)
+		  int64 ttl_ms, int64 lease_epoch, int64 floor, Claim *claim, TimestampTz *again_at)
 {
 	const char *loop_name = rules->loop_name;
 	const char *entity_id = candidate->entity_id;
@@ -209,7 +213,7 @@ claim_try(const LoopRules *rules, const ClaimCandidate *candidate, const char *h
 	}
 
 	claim->attempt = (entity.dead ? 0 : entity.failures) + 1;
-	claim->epoch = next_epoch();
+	claim->epoch = next_epoch(floor);
 	claim->lease_epoch = lease_epoch;
 	claim->expires_at = clock_add_ms(now, ttl_ms);
 	/* the worker acts on it once it has it, whatever a crash would lose */

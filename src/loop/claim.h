@@ -45,12 +45,12 @@ typedef struct Claim
 } Claim;
 
 /*
- * Claims the candidate in this transaction.  *again_at, for CLAIM_BUSY, is when
- * to look at it again.
+ * Claims the candidate in this transaction.  "floor" is that of the settled
+ * incarnation.  *again_at, for CLAIM_BUSY, is when to look at it again.
  */
 extern ClaimOutcome claim_try(const LoopRules *rules, const ClaimCandidate *candidate,
 							  const char *holder_id, int64 ttl_ms, int64 lease_epoch,
-							  Claim *claim, TimestampTz *again_at);
+							  int64 floor, Claim *claim, TimestampTz *again_at);
 
 /*
  * Gets a locked row ready for another attempt when its claim is over.  False:

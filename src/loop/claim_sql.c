@@ -21,6 +21,7 @@
 #include "core/errors.h"
 #include "core/ident.h"
 #include "fence/fence.h"
+#include "lease/incarnation.h"
 #include "lease/lease.h"
 #include "loop/claim.h"
 #include "loop/due.h"
@@ -94,6 +95,7 @@ typedef struct Claiming
 	const char *holder_id;
 	int64		ttl_ms;
 	int64		lease_epoch;
+	int64		floor;			/* of claims' epochs */
 	int			wanted;			/* still */
 	ReturnSetInfo *result;
 } Claiming;
@@ -107,7 +109,7 @@ claim_candidate(Claiming *claiming, const ClaimCandidate *candidate)
 	bool		nulls[6] = {false};
 
 	switch (claim_try(claiming->rules, candidate, claiming->holder_id, claiming->ttl_ms,
-					  claiming->lease_epoch, &claim, &again_at))
+					  claiming->lease_epoch, claiming->floor, &claim, &again_at))
 	{
 		case CLAIM_BUSY:
 			if (candidate->lent >= 0)
@@ -194,6 +196,7 @@ reconcile_claim_work(PG_FUNCTION_ARGS)
 {
 	LoopRules	rules;
 	Claiming	claiming = {0};
+	bool		gives;
 
 	loop_for_work(fcinfo, "claim_work", &rules);
 	claiming.rules = &rules;
@@ -213,12 +216,16 @@ reconcile_claim_work(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	claiming.result = (ReturnSetInfo *) fcinfo->resultinfo;
+	/* may wait, so nothing is locked yet; a loop of another home writes nothing here */
+	gives = gives_work(&rules);
+	if (gives)
+		claiming.floor = incarnation_settle();
 	/* first this, then the loop's row: who has paused it since sees us */
 	run_show(rules.loop_name);
 	loop_require(rules.loop_name, &rules);
 	if (rules.lease_ttl_ms > 0)
 		claiming.lease_epoch = require_term(&rules, claiming.holder_id);
-	if (gives_work(&rules) && !claim_lent(&claiming))
+	if (gives && gives_work(&rules) && !claim_lent(&claiming))
 		claim_found(&claiming);
 	return (Datum) 0;
 }

@@ -27,7 +27,8 @@ CREATE FUNCTION reconcile.watch_ddl() RETURNS event_trigger
 COMMENT ON FUNCTION reconcile.watch_ddl() IS
 'The function of the event trigger reconcile_watch: gives a watched table''s triggers to its new partitions, and takes them from those that are detached. 39P03 not called by an event trigger.';
 CREATE EVENT TRIGGER reconcile_watch ON ddl_command_end
-    WHEN TAG IN ('CREATE TABLE', 'CREATE FOREIGN TABLE', 'CREATE SCHEMA', 'ALTER TABLE', 'ALTER FOREIGN TABLE')
+    WHEN TAG IN ('CREATE TABLE', 'CREATE FOREIGN TABLE', 'CREATE SCHEMA', 'ALTER TABLE', 'ALTER FOREIGN TABLE',
+                 'ALTER VIEW', 'ALTER MATERIALIZED VIEW')      -- which rename columns of tables, too
     EXECUTE FUNCTION reconcile.watch_ddl();
 ALTER EVENT TRIGGER reconcile_watch ENABLE ALWAYS;
 COMMENT ON EVENT TRIGGER reconcile_watch IS

@@ -2,7 +2,8 @@
  * watch_ddl.c
  *		The event trigger that follows what users do to watched tables.
  *
- *		- a partition that is made or attached gets the triggers of its root;
+ *		- a partition that is made or attached gets the triggers of the watched
+ *		  tables that it is part of;
  *		- one that is detached loses them;
  *		- a column that is renamed is watched under its new name;
  *		- a table that is watched by itself, and comes under a parent that is not
@@ -15,6 +16,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/partition.h"
 #include "catalog/pg_inherits.h"
 #include "commands/event_trigger.h"
 #include "fmgr.h"
@@ -57,7 +59,7 @@ warn_of_parent(const char *loop_name, Oid relation)
 			 errhint("Call reconcile.watch() for the partitioned table, and reconcile.unwatch() for this one.")));
 }
 
-/* The table is to have the watches of its root (NIL: there is none, or it is not watched). */
+/* The table is to have these watches of tables that it is part of. */
 static void
 follow_table(Oid relation, List *specs)
 {
@@ -102,18 +104,32 @@ follow_table(Oid relation, List *specs)
 	}
 }
 
+/*
+ * The watches of all tables that this one is part of: one in the middle of a tree
+ * may have been watched before it became a partition.  The root's come last, and
+ * so take the place of another of the same loop.
+ */
+static List *
+specs_above(Oid relation)
+{
+	List	   *specs = NIL;
+	ListCell   *cell;
+
+	if (!get_rel_relispartition(relation))
+		return NIL;
+	foreach(cell, get_partition_ancestors(relation))
+		specs = list_concat(specs, watch_specs(lfirst_oid(cell)));
+	return specs;
+}
+
 /* A table that was made, attached, detached, or made to inherit; with all that is below it. */
 static void
 follow(Oid relation)
 {
-	Oid			root = get_rel_relispartition(relation) ? table_root(relation) : InvalidOid;
-	List	   *specs = NIL;
 	ListCell   *cell;
 
-	if (OidIsValid(root))
-		specs = watch_specs(root);
 	foreach(cell, find_all_inheritors(relation, NoLock, NULL))
-		follow_table(lfirst_oid(cell), specs);
+		follow_table(lfirst_oid(cell), specs_above(lfirst_oid(cell)));
 }
 
 /* ----------------------------------------------------------------
