@@ -7,13 +7,18 @@
  * which shared memory does not.  After a crash with restart_after_crash = off the
  * next postmaster reads what the last one left.
  *
- *		empty --crash_note--> running --crash_clear, quit handler--> empty
- *		                      running --judge--> suspect --crash_settled--> empty
+ *		empty --crash_note--> running --crash_clear--> empty
+ *		                      running --quit handler--> innocent
+ *		running, innocent with helpers --judge--> suspect --crash_settled--> empty
  *
  * When a process crashes, the postmaster tells all others to quit.  So a cell that
  * is still running belongs to the one that crashed, if anybody was told.  If
  * nobody was, all were killed at once (the machine lost its power, a container
  * was killed), or the postmaster was, and nobody is to blame.
+ *
+ * The parallel workers of a run's queries run its code, too.  They count in its
+ * cell while they are there; one that vanished without a word is still counted
+ * when its leader, who was told to quit, is gone as well.
  *
  * A cell is written by the process that has it.  Suspects are made when nobody
  * else runs, and settled by the dispatcher of their database.
@@ -21,15 +26,20 @@
 #include "postgres.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "access/parallel.h"
 #include "access/xact.h"
+#include "executor/executor.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "port/atomics.h"
 #include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
 
 #include "core/compat.h"
 #include "core/duration.h"
@@ -37,7 +47,7 @@
 
 #define CRASH_FILE			PG_STAT_TMP_DIR "/reconcile_runs"
 #define CRASH_MAGIC			"rcncrash"
-#define CRASH_VERSION		1
+#define CRASH_VERSION		2
 #define BOOT_ID_FILE		"/proc/sys/kernel/random/boot_id"
 #define BOOT_ID_SIZE		64
 #define SESSION_CELLS		16		/* for runs in sessions, beyond those of the executors */
@@ -49,12 +59,14 @@ typedef enum CellState
 	CELL_EMPTY,
 	CELL_TAKEN,					/* by a session that is about to fill it */
 	CELL_RUNNING,
+	CELL_INNOCENT,				/* told to quit in the middle of a run */
 	CELL_SUSPECT
 } CellState;
 
 typedef struct Cell
 {
 	pg_atomic_uint32 state;
+	pg_atomic_uint32 helpers;	/* parallel workers of the run that are there, or vanished */
 	CrashNote	note;
 } Cell;
 
@@ -77,6 +89,11 @@ static int	nexecutors;
 static Cell *volatile my_cell = NULL;
 static bool is_executor = false;
 
+/* In a parallel worker: the cell of the run that it helps, or NULL. */
+static Cell *volatile helped_cell = NULL;
+
+static ExecutorStart_hook_type next_executor_start = NULL;
+
 /* ----------------------------------------------------------------
  * In a process that runs user code
  * ----------------------------------------------------------------
@@ -97,7 +114,13 @@ told_to_quit(void)
 	if (file == NULL)
 		return;
 	if (my_cell != NULL)
-		pg_atomic_write_u32(&my_cell->state, CELL_EMPTY);
+	{
+		uint32		running = CELL_RUNNING;
+
+		(void) pg_atomic_compare_exchange_u32(&my_cell->state, &running, CELL_INNOCENT);
+	}
+	if (helped_cell != NULL)
+		pg_atomic_fetch_sub_u32(&helped_cell->helpers, 1);
 	pg_atomic_write_u32(&file->told, 1);
 }
 
@@ -150,7 +173,7 @@ take_session_cell(void)
 }
 
 static void
-begin_in_session(void)
+take_quit_signal(void)
 {
 	struct sigaction action;
 
@@ -160,8 +183,6 @@ begin_in_session(void)
 		action.sa_handler = session_quit_handler;
 		(void) sigaction(SIGQUIT, &action, NULL);
 	}
-	if (my_cell == NULL)
-		my_cell = take_session_cell();
 }
 
 void
@@ -178,9 +199,15 @@ crash_note(const LoopRun *run)
 		registered = true;
 	}
 	if (!is_executor)
-		begin_in_session();
+	{
+		take_quit_signal();
+		if (my_cell == NULL)
+			my_cell = take_session_cell();
+	}
 	if (my_cell == NULL || run->nmarks == 0)
 		return;
+	/* one whose end was its own, as exit() is, has left its count */
+	pg_atomic_write_u32(&my_cell->helpers, 0);
 	note = &my_cell->note;
 	note->database = MyDatabaseId;
 	note->pid = MyProcPid;
@@ -203,6 +230,68 @@ crash_clear(void)
 	if (!is_executor)
 		my_cell = NULL;
 	set_state(cell, CELL_EMPTY);
+}
+
+/* ----------------------------------------------------------------
+ * In a parallel worker of its queries
+ * ----------------------------------------------------------------
+ */
+
+/* Enters or leaves a cell: the handler finds both or neither. */
+static void
+help(Cell *cell, bool enter)
+{
+	sigset_t	quit;
+
+	sigemptyset(&quit);
+	sigaddset(&quit, SIGQUIT);
+	sigprocmask(SIG_BLOCK, &quit, NULL);
+	pg_atomic_fetch_add_u32(&cell->helpers, enter ? 1 : -1);
+	helped_cell = enter ? cell : NULL;
+	sigprocmask(SIG_UNBLOCK, &quit, NULL);
+}
+
+static void
+helper_exit(int code, Datum arg)
+{
+	/* as for an executor */
+	if (code == 0 || code == 1)
+		help(helped_cell, false);
+}
+
+static void
+find_helped(int leader)
+{
+	for (int i = SUSPECTS; i < file->ncells; i++)
+	{
+		Cell	   *cell = &file->cells[i];
+
+		if (pg_atomic_read_u32(&cell->state) != CELL_RUNNING || cell->note.pid != leader)
+			continue;
+		take_quit_signal();
+		before_shmem_exit(helper_exit, (Datum) 0);
+		help(cell, true);
+		return;
+	}
+}
+
+/* The first place where a parallel worker comes by before it runs code of a query. */
+static void
+executor_start(QueryDesc *query, int eflags)
+{
+	if (IsParallelWorker() && file != NULL && helped_cell == NULL && MyProc->lockGroupLeader != NULL)
+		find_helped(MyProc->lockGroupLeader->pid);
+	if (next_executor_start)
+		next_executor_start(query, eflags);
+	else
+		standard_ExecutorStart(query, eflags);
+}
+
+void
+crash_init(void)
+{
+	next_executor_start = ExecutorStart_hook;
+	ExecutorStart_hook = executor_start;
 }
 
 /* ----------------------------------------------------------------
@@ -272,7 +361,8 @@ judge(CrashFile *from, CrashFile *to, bool crashed)
 				add_suspect(to, &cell->note);
 			continue;
 		}
-		if (state == CELL_RUNNING && told && crashed)
+		if ((state == CELL_RUNNING ||
+			 (state == CELL_INNOCENT && pg_atomic_read_u32(&cell->helpers) > 0)) && told && crashed)
 		{
 			add_suspect(to, &cell->note);
 			n++;

@@ -5,8 +5,9 @@
  * A process that calls user code notes the run in a cell of a small mapped file,
  * and clears the cell when the run is over: plain stores.  A process that is told
  * to quit, or that exits in order, says that it is innocent.  What is left of a
- * process that vanished without a word is a suspect: the run that it noted is
- * booked as a failure once a dispatcher serves its database (suspects.c).
+ * process that vanished without a word, or whose parallel worker did, is a suspect:
+ * the run that it noted is booked as a failure once a dispatcher serves its database
+ * (suspects.c).
  *
  * The file may be missing, then nothing is noted.
  */
@@ -26,6 +27,9 @@ typedef struct CrashNote
 	char		loop_name[RECONCILER_ID_MAX + 1];
 	char		entity_id[ENTITY_ID_MAX + 1];
 } CrashNote;
+
+/* When the library is loaded, by the postmaster. */
+extern void crash_init(void);
 
 /*
  * When shared memory is made: judges what the last life has left, and makes the

@@ -58,6 +58,7 @@ engine_init(void)
 	lend_init();
 	launcher_register();
 	ddl_init();
+	crash_init();
 	wake_hook = wakeup_send;
 	mark_current_segment_hook = wakeup_current_segment;
 	lease_started_at_hook = started_after_crash;

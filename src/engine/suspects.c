@@ -225,6 +225,13 @@ is_anybody_busy(void)
 	return false;
 }
 
+/* Is there a function for it?  In a loop for outside workers it is theirs. */
+static bool
+runs_here(const Suspect *suspect, const LoopRules *rules)
+{
+	return suspect->entity_id[0] == '\0' ? rules->lister[0] != '\0' : rules->reconciler[0] != '\0';
+}
+
 /* The suspect's entity, if it could be given out now, or is in flight. */
 static DueEntity *
 live_entity(const Suspect *suspect, TimestampTz now)
@@ -232,7 +239,7 @@ live_entity(const Suspect *suspect, TimestampTz now)
 	DispatchLoop *loop = dispatcher_find_loop(suspect->loop_name);
 	DueEntity  *entity = loop != NULL ? due_find(dispatcher->due, loop->due, suspect->entity_id) : NULL;
 
-	if (entity == NULL || entity->state == DUE_WAITING ||
+	if (entity == NULL || entity->state == DUE_WAITING || !runs_here(suspect, &loop->rules) ||
 		(entity->state == DUE_READY && !dispatcher_loop_runs(loop, now)))
 		return NULL;
 	return entity;

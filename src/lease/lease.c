@@ -465,6 +465,18 @@ write_refresh(const Lease *lease)
  * ----------------------------------------------------------------
  */
 
+/*
+ * Makes a later deadline durable where a crash could take it back: afterwards
+ * lease_deadline() would know the shorter ttl only, and without the engine it
+ * knows of no crash.
+ */
+static void
+keep_deadline(int64 old_ttl_ms, int64 ttl_ms)
+{
+	if (ttl_ms > old_ttl_ms || lease_started_at_hook == NULL)
+		ForceSyncCommit();
+}
+
 static LeaseDecision
 decide(const char *reconciler_id, const char *holder_id, bool engine, bool exists,
 	   const Lease *row, TimestampTz *now)
@@ -586,9 +598,7 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	if (decision.step == LEASE_REFRESH)
 	{
 		write_refresh(lease);
-		/* as in lease_renew() */
-		if (ttl_ms > before.ttl_ms)
-			ForceSyncCommit();
+		keep_deadline(before.ttl_ms, ttl_ms);
 	}
 	else
 	{
@@ -682,9 +692,7 @@ lease_renew(const char *reconciler_id, const char *holder_id, int64 epoch, int64
 	values[2] = TimestampTzGetDatum(now);
 	sql_run_latest(&plans[PLAN_RENEW], values, NULL);
 	sql_end(&scope);
-	/* after a crash lease_deadline() would know the shorter ttl only; without the engine it knows of no crash */
-	if (ttl_ms > lease->ttl_ms || lease_started_at_hook == NULL)
-		ForceSyncCommit();
+	keep_deadline(lease->ttl_ms, ttl_ms);
 	fence_note_grant();
 	return true;
 }
