@@ -184,7 +184,23 @@ is_above(int theirs, int ours)
 	return theirs > ours + 1 || ours == 0;
 }
 
-/* The slot that is to be given up for the role, or NULL: none, or one is on its way. */
+/* Since when its executor runs what it runs: a hint at how long it still will. */
+static TimestampTz
+runs_since(const ExecSlot *slot, TimestampTz now)
+{
+	for (int j = 0; j < EXEC_JOBS; j++)
+	{
+		if (slot->jobs[j].state == JOB_RUNNING)
+			return slot->jobs[j].started_at;
+	}
+	return now;
+}
+
+/*
+ * The slot that is to be given up for the role, or NULL: none, or one is on its
+ * way to us.  Of several the one whose run began last, as it will most likely end
+ * before one that goes on for long.
+ */
 static ExecSlot *
 find_victim(Oid role, TimestampTz now)
 {
@@ -193,10 +209,12 @@ find_victim(Oid role, TimestampTz now)
 	int			in_role = count(database, role);
 	ExecSlot   *victim = NULL;
 	int			most = 0;
+	TimestampTz since = 0;		/* of the victim */
 
 	for (int i = 0; i < engine->nslots; i++)
 	{
-		if (engine_slot(i)->state != EXEC_FREE && engine_slot(i)->leave)
+		if (engine_slot(i)->state != EXEC_FREE && engine_slot(i)->leave &&
+			engine_slot(i)->promised == dispatcher->index + 1)
 			return NULL;
 	}
 	for (int i = 0; i < engine->nslots; i++)
@@ -205,7 +223,7 @@ find_victim(Oid role, TimestampTz now)
 		TimestampTz turn_ends = clock_add_ms(slot->registered_at, TURN_MS);
 		int			theirs;
 
-		if (slot->state != EXEC_ATTACHED || (slot->database == database && slot->role == role))
+		if (slot->state != EXEC_ATTACHED || slot->leave || (slot->database == database && slot->role == role))
 			continue;
 		/* one of ours that has nothing to do is given up first, and at once */
 		if (slot->database == database && is_idle(slot))
@@ -215,10 +233,11 @@ find_victim(Oid role, TimestampTz now)
 			continue;
 		if (turn_ends > now)
 			dispatcher_wake_at(turn_ends);
-		else if (theirs > most)
+		else if (theirs > most || (theirs == most && runs_since(slot, now) > since))
 		{
 			victim = slot;
 			most = theirs;
+			since = runs_since(slot, now);
 		}
 	}
 	return victim;

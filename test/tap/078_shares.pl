@@ -67,6 +67,29 @@ cmp_ok($most, '<=', 2 * $least, 'they share them');
 sql($node, qq{SELECT reconcile.drop_loop('busy_$_')}) for 1 .. 2;
 
 # ----------------------------------------------------------------------
+note 'a run that does not end, beside short ones, and another owner';
+
+sql($node, q{CREATE ROLE owner LOGIN; SELECT reconcile.grant_access('owner', 'define')});
+make_loop($node, 'others', role => 'owner');
+make_loop($node, 'mixed', options => "concurrency => $workers", body => q{
+	IF entity = 'held' THEN
+		PERFORM app.gate('held');
+	ELSE
+		PERFORM pg_sleep(0.003), reconcile.enqueue('mixed', entity);
+	END IF;
+	RETURN NULL;});
+$gate = close_gate($node, 'held');
+enqueue($node, 'mixed', 'held');
+wait_held($node, 'held', 1);
+enqueue($node, 'mixed', 1 .. 2 * $workers);
+wait_for($node, qq{(SELECT count(*) FROM reconcile.workers WHERE kind = 'executor') = $workers}, 'all executors are taken');
+enqueue($node, 'others', 'a');
+wait_tries($node, 'others', 1);
+pass('the other owner gets one whose run ends');
+$gate->open;
+sql($node, q{SELECT reconcile.drop_loop('mixed')});
+
+# ----------------------------------------------------------------------
 note 'runs that never end, beside another database';
 
 sql($node, 'CREATE DATABASE second');
