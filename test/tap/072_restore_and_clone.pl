@@ -14,7 +14,7 @@ use Test::More;
 
 my $conf = "max_worker_processes = 24\n";
 my $node = new_node('main', conf => $conf, extension => 0);
-my $fresh = new_node('fresh', conf => $conf, extension => 0, initdb => 1);
+my $fresh = new_node('fresh', conf => $conf, extension => 0, initdb => []);
 my $dump = $node->basedir . '/dump';
 
 # What is dumped: a loop that is due at once and held, one under a lease, one of

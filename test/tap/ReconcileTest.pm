@@ -38,10 +38,9 @@ my @expected;
 #
 #   conf => TEXT           added to postgresql.conf, after all else
 #   allows_streaming => 1  as in PostgreSQL::Test::Cluster::init
-#   initdb => [OPTION...]  more options of initdb (15 only)
+#   initdb => [OPTION...]  a cluster of its own, made with these options; others may be
+#                          copies of one, and share its system identifier
 #   test_points => 1       the library that TestPoints.pm can hold
-#   initdb => 1            a cluster of its own; others may be copies of one, and
-#                          share its system identifier
 #   preload => 0           the module is found but not preloaded
 #   extension => 0         do not create the extension in database postgres
 #   start => 0             leave it stopped (then there is no extension either)
