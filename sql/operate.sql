@@ -49,6 +49,8 @@ SELECT count(*) FROM reconcile.mark WHERE loop_name = 'operate_main';
 SELECT count(*) FROM reconcile.entity WHERE loop_name = 'operate_main';
 -- marks that are there stay, and failures decide the backoff and the last attempt
 INSERT INTO reconcile.entity (loop_name, entity_id, failures, last_sqlstate, last_failed_at) VALUES ('operate_main', 'fails', 1, 'AP001', now());
+-- no restore brings it another row
+INSERT INTO reconcile.entity (loop_name, entity_id, failures) VALUES ('operate_main', 'other', 1), ('operate_main', 'fails', 1);
 SELECT reconcile.enqueue('operate_main', 'fails');
 SELECT * FROM reconcile.run_entity('operate_main', 'fails');
 UPDATE reconcile.entity SET failures = 2 WHERE loop_name = 'operate_main';

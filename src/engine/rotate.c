@@ -6,6 +6,8 @@
  * What is left in the old one and cannot be answered soon is moved to the
  * current one, a few at a time; then the old one is emptied, if at that moment
  * nobody uses it.  Every reader reads all segments, so the pointer is a hint.
+ *
+ * After as many marks it also takes away what runs have left in reconcile.entity.
  */
 #include "postgres.h"
 
@@ -15,6 +17,7 @@
 #include "core/duration.h"
 #include "engine/dispatcher.h"
 #include "engine/process.h"
+#include "loop/entity.h"
 
 #define ROTATE_BLOCKS		512 /* size from which a segment is left */
 #define LOOK_AFTER_MARKS	2000	/* marks taken in between two looks at the size */
@@ -46,6 +49,12 @@ look_at_sizes(void *arg)
 
 	for (int i = 0; i < MARK_SEGMENTS; i++)
 		sizes->blocks[i] = mark_segment_blocks(i);
+}
+
+static void
+sweep(void *arg)
+{
+	entity_sweep();
 }
 
 static int
@@ -180,6 +189,8 @@ rotate_tend(TimestampTz now)
 			dispatcher_wake_at(retry_at);
 		return;
 	}
+	if (dispatcher->marks_seen >= LOOK_AFTER_MARKS)
+		(void) process_transaction(sweep, NULL);	/* what is left comes by again */
 	dispatcher->marks_seen = 0;
 	if (!process_transaction(look_at_sizes, &sizes))
 		return;

@@ -155,7 +155,7 @@ claim_settle(const LoopRules *rules, const char *entity_id, Entity *entity, bool
 		return true;
 	}
 	observe(rules, entity_id, entity, RESULT_PERMANENT, ERRCODE_STALE_CLAIM, entity->claim.expires_at);
-	entity_failed(rules->loop_name, entity_id, entity->failures, entity->crashes, "attempts",
+	entity_failed(rules->loop_name, entity_id, entity, entity->failures, entity->crashes, "attempts",
 				  ERRCODE_STALE_CLAIM, "the claim of its worker ran out");
 	return false;
 }
@@ -224,7 +224,7 @@ claim_try(const LoopRules *rules, const ClaimCandidate *candidate, const char *h
 	made_claim.expires_at = claim->expires_at;
 	strlcpy(made_claim.holder_id, holder_id, sizeof(made_claim.holder_id));
 	insert_deadline(rules, entity_id, &made_claim);
-	entity_claim(loop_name, entity_id, claim->attempt, &made_claim);
+	entity_claim(loop_name, entity_id, &entity, claim->attempt, &made_claim);
 	note_made(claim->epoch);
 	return CLAIM_MADE;
 }
@@ -267,7 +267,7 @@ claim_extend(const LoopRules *rules, const char *entity_id, int64 epoch, int64 t
 	claim->expires_at = *expires_at = clock_add_ms(clock_now(), ttl_ms);
 	ForceSyncCommit();
 	insert_deadline(rules, entity_id, claim);
-	entity_extend(rules->loop_name, entity_id, claim);
+	entity_extend(rules->loop_name, entity_id, &entity);
 	return true;
 }
 
@@ -296,7 +296,7 @@ claim_complete(const LoopRules *rules, const char *entity_id, const Entity *enti
 	decision = decide_run(rules, &facts);
 	observe(rules, entity_id, entity, decision.result, 0, clock_now());
 	delete_deadline(rules, entity_id, &entity->claim);
-	(void) entity_delete(rules->loop_name, entity_id);
+	entity_succeeded(rules->loop_name, entity_id, entity);
 	if (decision.look)
 		insert_look(rules, entity_id, MARK_LOOK, decision.look_ms);
 }
@@ -316,7 +316,7 @@ claim_fail(const LoopRules *rules, const char *entity_id, const Entity *entity,
 	decision = decide_run(rules, &facts);
 	observe(rules, entity_id, entity, decision.result, facts.sqlstate, clock_now());
 	delete_deadline(rules, entity_id, &entity->claim);
-	entity_failed(rules->loop_name, entity_id, decision.failures, decision.crashes, decision.died_of,
+	entity_failed(rules->loop_name, entity_id, entity, decision.failures, decision.crashes, decision.died_of,
 				  facts.sqlstate, error);
 	if (decision.look)
 		insert_look(rules, entity_id, MARK_BACKOFF, retry_ms >= 0 ? retry_ms : decision.look_ms);
@@ -332,7 +332,7 @@ claim_take_back(const LoopRules *rules, const char *entity_id)
 		!entity_claim_live(rules, &entity.claim, clock_now()))
 		return false;
 	delete_deadline(rules, entity_id, &entity.claim);
-	entity_unclaim(rules->loop_name, entity_id, entity.failures - 1);
+	entity_unclaim(rules->loop_name, entity_id, &entity, entity.failures - 1);
 	insert_look(rules, entity_id, entity.failures > 1 ? MARK_BACKOFF : MARK_LOOK, 0);
 	return true;
 }

@@ -45,7 +45,8 @@ CREATE TRIGGER rows_changed AFTER INSERT ON reconcile.mark_3
     FOR EACH STATEMENT EXECUTE FUNCTION reconcile.rows_changed();
 
 -- A row only for what must outlive the next look: failures, death, a claim.  A
--- claim counts as a failure from when it is made until its worker reports.
+-- claim counts as a failure from when it is made until its worker reports.  A row
+-- with none of them is empty, and stays while an old snapshot would keep what it was.
 CREATE TABLE reconcile.entity (
     loop_name         text COLLATE "C" NOT NULL,
     entity_id         text COLLATE "C" NOT NULL,
@@ -60,15 +61,27 @@ CREATE TABLE reconcile.entity (
     claim_expires_at  timestamptz,
     claim_lease_epoch bigint,               -- leased loops: the term that it belongs to
     claim_mark        bigint,               -- where the mark of its deadline was written
-    crashes           int NOT NULL DEFAULT 0, -- runs since the last success that ended their process, or the server
-    PRIMARY KEY (loop_name, entity_id)
+    crashes           int NOT NULL DEFAULT 0 -- runs since the last success that ended their process, or the server
 ) USING heap WITH (fillfactor = 70);
+ALTER TABLE reconcile.entity REPLICA IDENTITY FULL;
 COMMENT ON TABLE reconcile.entity IS
 'What is remembered of an entity beyond its next look: consecutive failures, the last error, why it is dead, and an outside worker''s claim.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.entity', '');
+-- One row for each; what keeps it so is in src/loop/entity.c.  The newest of a key's entries must be the last.
+CREATE INDEX entity_key ON reconcile.entity (loop_name, entity_id) WITH (deduplicate_items = off);
 CREATE INDEX entity_dead ON reconcile.entity (loop_name) WHERE died_of IS NOT NULL;
 -- Few at any time: who runs alone, and whom health names.
 CREATE INDEX entity_crashed ON reconcile.entity (loop_name, entity_id) WHERE crashes > 0;
+
+-- What comes past our functions (a restore, COPY) finds what is there already.
+CREATE FUNCTION reconcile.entity_once() RETURNS trigger
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_entity_once';
+COMMENT ON FUNCTION reconcile.entity_once() IS
+'Trigger of our own table: refuses a second row of an entity. 23505 there is one; 39P01 not called by such a trigger.';
+CREATE TRIGGER entity_once BEFORE INSERT ON reconcile.entity
+    FOR EACH ROW EXECUTE FUNCTION reconcile.entity_once();
+ALTER TABLE reconcile.entity ENABLE ALWAYS TRIGGER entity_once;
 
 -- Fire for what changes the number of dead entities, and for nothing else.
 CREATE FUNCTION reconcile.dead_changed() RETURNS trigger

@@ -417,10 +417,10 @@ reconcile_forget(PG_FUNCTION_ARGS)
 	/* a mark that we delete must not stand for one that commits after we looked */
 	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity_id);
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-	remembered = entity_delete(loop_name, entity_id);
+	remembered = entity_forget(loop_name, entity_id);
 	deleted = loop_delete_marks(loop_name, entity_id);
 	/* a claim may have committed while we waited for its marks */
-	remembered |= entity_delete(loop_name, entity_id);
+	remembered |= entity_forget(loop_name, entity_id);
 	PG_RETURN_BOOL(remembered || deleted > 0);
 }
 

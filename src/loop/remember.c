@@ -22,38 +22,40 @@
 #include "loop/mark.h"
 #include "loop/remember.h"
 
-typedef void (*ValueVisitor) (Datum value, bool isnull, void *arg);
+typedef void (*RowVisitor) (Relation rel, HeapTuple tuple, void *arg);
 
-/* Visits a column in each row of a loop, in a table of ours whose primary key begins with the loop. */
-static void
-visit_rows(const char *table, const char *column, const char *loop_name, Snapshot snapshot,
-		   ValueVisitor visit, void *arg)
+static Datum
+column(Relation rel, HeapTuple tuple, const char *name, bool *isnull)
 {
-	Relation	rel = table_open(get_relname_relid(table, install_get()->schema), AccessShareLock);
-	AttrNumber	number = get_attnum(RelationGetRelid(rel), column);
+	return heap_getattr(tuple, get_attnum(RelationGetRelid(rel), name), RelationGetDescr(rel), isnull);
+}
+
+/* Visits each row of a loop in a table of ours, by an index that begins with the loop. */
+static void
+visit_rows(const char *table, const char *index, const char *loop_name, Snapshot snapshot,
+		   RowVisitor visit, void *arg)
+{
+	Oid			schema = install_get()->schema;
+	Relation	rel = table_open(get_relname_relid(table, schema), AccessShareLock);
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 
-	if (rel->rd_indexvalid == false)
-		list_free(RelationGetIndexList(rel));
 	ScanKeyEntryInitialize(&key, 0, 1, BTEqualStrategyNumber, InvalidOid, C_COLLATION_OID,
 						   F_TEXTEQ, CStringGetTextDatum(loop_name));
-	scan = systable_beginscan(rel, rel->rd_pkindex, OidIsValid(rel->rd_pkindex), snapshot, 1, &key);
+	scan = systable_beginscan(rel, get_relname_relid(index, schema), true, snapshot, 1, &key);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		bool		isnull;
-		Datum		value = heap_getattr(tuple, number, RelationGetDescr(rel), &isnull);
-
-		visit(value, isnull, arg);
-	}
+		visit(rel, tuple, arg);
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 }
 
 static void
-note_not_null(Datum value, bool isnull, void *arg)
+note_lister(Relation rel, HeapTuple tuple, void *arg)
 {
+	bool		isnull;
+
+	(void) column(rel, tuple, "lister", &isnull);
 	*(bool *) arg = !isnull;
 }
 
@@ -63,7 +65,7 @@ loop_has_lister(const char *loop_name)
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	bool		has = false;
 
-	visit_rows("loop", "lister", loop_name, snapshot, note_not_null, &has);
+	visit_rows("loop", "loop_pkey", loop_name, snapshot, note_lister, &has);
 	UnregisterSnapshot(snapshot);
 	return has;
 }
@@ -84,10 +86,15 @@ add_marked(const char *loop_name, const char *entity_id, const MarkRef *ref, voi
 }
 
 static void
-add_entity(Datum value, bool isnull, void *arg)
+add_entity(Relation rel, HeapTuple tuple, void *arg)
 {
-	char	   *id = TextDatumGetCString(value);
+	bool		isnull;
+	char	   *id;
 
+	/* an empty row says nothing */
+	if (DatumGetInt32(column(rel, tuple, "failures", &isnull)) == 0)
+		return;
+	id = TextDatumGetCString(column(rel, tuple, "entity_id", &isnull));
 	idset_add(((Remembering *) arg)->ids, id);
 	pfree(id);
 }
@@ -100,6 +107,6 @@ loop_remembered(const char *loop_name, IdSet *ids)
 
 	/* one snapshot: revive() makes a mark of a row */
 	mark_scan_all(snapshot, add_marked, &remembering);
-	visit_rows("entity", "entity_id", loop_name, snapshot, add_entity, &remembering);
+	visit_rows("entity", "entity_key", loop_name, snapshot, add_entity, &remembering);
 	UnregisterSnapshot(snapshot);
 }

@@ -378,8 +378,7 @@ book_success(LoopRun *run, const Entity *entity, RunFacts *facts)
 	if (mark_delete(run->rules->loop_name, run->entity_id, run->marks, run->nmarks) == 0)
 		return;
 	insert_look(run, &decision, MARK_LOOK);
-	if (entity->remembered)
-		(void) entity_delete(run->rules->loop_name, run->entity_id);
+	entity_succeeded(run->rules->loop_name, run->entity_id, entity);
 }
 
 /*
@@ -410,7 +409,8 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 	/* the next leader runs it anew; but what took the server down has ended the term, too */
 	if (run->loss != LOSS_SERVER && !bound_to_term(run))
 		return;
-	entity_read(run->rules->loop_name, run->entity_id, &entity);
+	/* an operator may be deleting the row */
+	(void) entity_lock(run->rules->loop_name, run->entity_id, true, &entity);
 
 	/* the run began anew where the last of the claims was lost: see claim_over() */
 	(void) claim_settle(run->rules, run->entity_id, &entity, true);
@@ -431,7 +431,7 @@ run_book_failure(LoopRun *run, const ErrorData *error)
 					run->nmarks - (decision.died_of != NULL ? run->nkept : 0)) == 0)
 		return;
 	insert_look(run, &decision, MARK_BACKOFF);
-	entity_failed(run->rules->loop_name, run->entity_id, decision.failures, decision.crashes, decision.died_of,
+	entity_failed(run->rules->loop_name, run->entity_id, &entity, decision.failures, decision.crashes, decision.died_of,
 				  error->sqlerrcode, error->message);
 
 	ereport(LOG,

@@ -30,6 +30,7 @@
 #include "loop/adopt.h"
 #include "loop/compact.h"
 #include "loop/due.h"
+#include "loop/entity.h"
 #include "loop/observed.h"
 #include "loop/run.h"
 
@@ -428,10 +429,12 @@ reconcile_run_loop(PG_FUNCTION_ARGS)
 			run_one_loop(&session, &session.loops[i]);
 		if (wake_hook == NULL)
 		{
-			/* no engine, so nobody else keeps the segments small */
+			/* no engine, so nobody else keeps our tables small */
 			compact_move();
 			next_transaction();
 			compact_truncate();
+			next_transaction();
+			entity_sweep();
 			next_transaction();
 		}
 	}

@@ -113,6 +113,7 @@ my %function = (
 	fence_ddl => ['nobody'],
 	fence_triggers => ['nobody'],
 	fence_problems => ['nobody'],
+	entity_once => ['nobody'],
 	dead_changed => ['nobody']);
 my @capabilities = qw(observe trigger lease fence work command place operate define);
 

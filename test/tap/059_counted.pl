@@ -63,6 +63,21 @@ is(metric('reconcile_total', '{"reconciler": "later"}'), 1, 'a loop that is made
 is(metric('reconcile_uncounted_total', '{}'), 0, 'and nothing was not');
 
 # ----------------------------------------------------------------------
+note 'a failure that is booked while somebody revives the entity is counted';
+
+sql($node, q{
+	CREATE FUNCTION app.never(entity text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'never'; END $$;
+	SELECT reconcile.create_loop('revived', 'app.never', backoff_base => '1 h', backoff_max => '1 h');
+	INSERT INTO reconcile.entity (loop_name, entity_id, failures, died_of) VALUES ('revived', 'a', 7, 'permanent')});
+my $operator = $node->background_psql('postgres');
+$operator->query_safe(q{BEGIN; SELECT reconcile.revive('revived', 'a')});
+enqueue($node, 'revived', 'a');
+wait_for($node, q{EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'reconcile executor' AND wait_event_type = 'Lock')}, 'it waits for him');
+$operator->query_safe('COMMIT');
+$operator->quit;
+wait_for($node, q{(SELECT failures FROM reconcile.entity WHERE loop_name = 'revived') = 2}, 'it counts, as does that of the run which he asked for');
+
+# ----------------------------------------------------------------------
 note 'who may observe one lease sees it among any number of others';
 
 sql($node, "SELECT count(reconcile.acquire_lease('$_' || n, 'me', '1 h')) FROM generate_series(1, 600) n") for qw(a b);

@@ -177,7 +177,7 @@ sub matrix_prepare
 				FROM app.effect JOIN app.asked USING (loop_name, entity_id)
 				GROUP BY loop_name, entity_id, fate HAVING max(attempt) > CASE WHEN fate IS NULL THEN 2 ELSE 3 END
 			UNION ALL
-			SELECT format('P9: %s failures of %s of %s are left', failures, entity_id, loop_name) FROM reconcile.entity;
+			SELECT format('P9: %s failures of %s of %s are left', failures, entity_id, loop_name) FROM reconcile.entity WHERE failures <> 0;
 
 		CREATE PROCEDURE app.settle(INOUT problem text) LANGUAGE plpgsql AS $$
 		BEGIN

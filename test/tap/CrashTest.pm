@@ -55,7 +55,7 @@ sub make_crash
 		CREATE TABLE app.will (loop_name text, entity_id text, how text, PRIMARY KEY (loop_name, entity_id));
 		-- an executor that is gone, and the dispatcher with it, has left this
 		CREATE VIEW app.remembered AS SELECT loop_name, entity_id,
-			concat_ws(' ', failures, crashes, coalesce(died_of, 'lives'), last_sqlstate) AS row FROM reconcile.entity});
+			concat_ws(' ', failures, crashes, coalesce(died_of, 'lives'), last_sqlstate) AS row FROM reconcile.entity WHERE failures <> 0});
 	return;
 }
 
