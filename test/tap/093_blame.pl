@@ -65,18 +65,18 @@ my $victim = $node->background_psql('postgres');
 kill('KILL', $victim->query_safe('SELECT pg_backend_pid()')) or die;
 eval { $victim->quit };
 wait_back($node, $from);
-is(sql($node, 'SELECT count(*) FROM reconcile.entity'), 0, 'when another process crashes neither is blamed');
+is(sql($node, 'SELECT count(*) FROM reconcile.entity WHERE failures <> 0'), 0, 'when another process crashes neither is blamed');
 
 wait_helped();
 $node->stop('immediate');
 $node->start;
 wait_helped();
-is(sql($node, 'SELECT count(*) FROM reconcile.entity'), 0, 'nor at an immediate stop');
+is(sql($node, 'SELECT count(*) FROM reconcile.entity WHERE failures <> 0'), 0, 'nor at an immediate stop');
 
 sql($node, q{INSERT INTO app.will VALUES ('waits', '', 'nothing')});
 sql($node, q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'parallel worker'});
 wait_for($node, q{(SELECT count(*) FROM app.run WHERE loop_name = 'waits') = 2}, 'a parallel worker that is terminated fails the query');
-is(sql($node, q{SELECT sum(crashes) FROM reconcile.entity}), '', 'which is no crash');
+is(sql($node, q{SELECT count(*) FROM reconcile.entity WHERE crashes > 0}), 0, 'which is no crash');
 
 # ----------------------------------------------------------------------
 note 'run_loop()';
