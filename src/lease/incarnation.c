@@ -18,6 +18,7 @@
 #include "core/duration.h"
 #include "core/install.h"
 #include "core/plan.h"
+#include "core/testpoint.h"
 #include "core/wake.h"
 #include "fence/fence.h"
 #include "lease/incarnation.h"
@@ -276,6 +277,22 @@ incarnation_tag(LOCKTAG *tag)
 	lock_tag(tag, LOCK_KIND_INCARNATION, "", "");
 }
 
+/* Did the last incarnation_enter() share the lock? */
+static bool shared = false;
+
+void
+incarnation_leave(void)
+{
+	LOCKTAG		tag;
+
+	/* one that has begun in this transaction stays */
+	if (!shared)
+		return;
+	incarnation_tag(&tag);
+	LockRelease(&tag, ShareLock, false);
+	shared = false;
+}
+
 bool
 incarnation_enter(int64 *floor)
 {
@@ -283,6 +300,7 @@ incarnation_enter(int64 *floor)
 	Incarnation last;
 	Incarnation next;
 
+	shared = false;
 	incarnation_tag(&tag);
 	/* looked at first: were each to share it while it looks, nobody might ever get it alone */
 	read_last(&last);
@@ -290,6 +308,7 @@ incarnation_enter(int64 *floor)
 	{
 		if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
 			return false;
+		TEST_POINT("incarnation-locked");
 		read_last(&last);
 		if (next_incarnation(&last, clock_now(), &next))
 		{
@@ -301,6 +320,7 @@ incarnation_enter(int64 *floor)
 			/* another session was first */
 			(void) LockAcquire(&tag, ShareLock, false, true);
 			LockRelease(&tag, ExclusiveLock, false);
+			shared = true;
 		}
 	}
 	else
@@ -313,6 +333,7 @@ incarnation_enter(int64 *floor)
 			LockRelease(&tag, ShareLock, false);
 			return false;
 		}
+		shared = true;
 	}
 	*floor = last.floor;
 	return true;

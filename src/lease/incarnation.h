@@ -41,6 +41,9 @@ extern void incarnation_read(Incarnation *now);
  */
 extern bool incarnation_enter(int64 *floor);
 
+/* What the last incarnation_enter() took is given back: nothing is granted after all. */
+extern void incarnation_leave(void);
+
 /*
  * The same for whoever grants nothing and may wait; the first life of a server
  * is left to its first grant.  Returns the floor.

@@ -511,6 +511,8 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	bool		exists;
 	bool		locked;
 	bool		fenced = false;
+	bool		entered = false;	/* the incarnation */
+	bool		row_busy = false;	/* an open transaction has renewed or released it */
 	int64		known = 0;
 	int64		floor = 0;
 	LeaseOutcome outcome = LEASE_BUSY;
@@ -540,10 +542,13 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	if (decision.step == LEASE_GRANT)
 	{
 		fenced = fence_lock_exclusive(reconciler_id);
+		/* before the row is touched: who begins an incarnation writes the rows of others */
 		if (!fenced)
 			outcome = LEASE_DRAINING;
+		else if (!(entered = incarnation_enter(&floor)))
+			outcome = LEASE_BUSY;
 	}
-	if (fenced || decision.step == LEASE_REFRESH)
+	if (entered || decision.step == LEASE_REFRESH)
 	{
 		/* nobody else changes the row from here on */
 		exists = try_lock_lease(reconciler_id, &before, &locked);
@@ -552,12 +557,10 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 		if (decision.step == LEASE_REFUSE)
 			outcome = LEASE_HELD;
 		else if (exists && !locked)
-			outcome = LEASE_BUSY;
+			row_busy = true;
 		else if (decision.step == LEASE_GRANT && !fenced && !(fenced = fence_lock_exclusive(reconciler_id)))
 			outcome = LEASE_DRAINING;	/* it ran out under our eyes */
-		else if (decision.step == LEASE_GRANT && !incarnation_enter(&floor))
-			outcome = LEASE_BUSY;
-		else
+		else if (decision.step == LEASE_REFRESH || entered || (entered = incarnation_enter(&floor)))
 			outcome = LEASE_GRANTED;
 	}
 
@@ -565,8 +568,10 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	{
 		if (outcome == LEASE_DRAINING && past_grace(exists, lease))
 			fence_terminate_holders(reconciler_id);
-		else if (outcome == LEASE_BUSY && past_grace(exists, lease))
+		else if (row_busy && past_grace(exists, lease))
 			terminate_writer(reconciler_id, NULL);
+		if (entered)
+			incarnation_leave();
 		if (fenced)
 			fence_unlock_exclusive(reconciler_id);
 		LockRelease(&tag, GRANT_MODE, false);

@@ -59,6 +59,28 @@ foreach my $point (sort keys %attempt)
 is(sql($node, q{SELECT count(*) FROM reconcile.work WHERE loop_name = 'jobs'}), 0, 'and all are done');
 
 # ----------------------------------------------------------------------
+note 'many contend after a promotion, and one begins the incarnation';
+
+sql($node, q{SELECT reconcile.acquire_lease('first', 'before', '1 h')});
+# as after a promotion
+sql($node, q{UPDATE reconcile.incarnation SET timeline = timeline - 1; UPDATE reconcile.lease SET timeline = timeline - 1});
+my $begins = $node->background_psql('postgres');
+$begins->query_safe(q{SET statement_timeout = '4 s'});
+arm($node, 'incarnation-locked', $begins->query_safe('SELECT pg_backend_pid()'));
+$begins->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease('second', 'begins');\n");
+reached($node, 'incarnation-locked');
+my $contends = $node->background_psql('postgres');
+$contends->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease('first', 'contends', wait => '1 min');\n");
+$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'contends' AND wait_event_type IN ('IPC', 'Extension') AND pid <> pg_backend_pid()})
+  or die 'nobody contends';
+release($node, 'incarnation-locked');
+$begins->query_until(qr/granted \d+/, '');
+pass('who begins it does not wait for who contends');
+$contends->query_until(qr/granted \d+/, '');
+pass('who gets his lease after it');
+$_->quit for $begins, $contends;
+
+# ----------------------------------------------------------------------
 note 'twenty restarts during a resync';
 
 my $keys = 300;
