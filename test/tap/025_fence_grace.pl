@@ -88,8 +88,7 @@ $waiting->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FRO
 ok( $node->poll_query_until('postgres', "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query ~ 'granted.*wait =>' AND state = 'active' AND pid <> pg_backend_pid())"),
 	'another one waits longer');
 $leader->query_safe('COMMIT');
-$waiting->query_until(qr/granted 2/, '');
-ok(1, 'it is granted the next epoch when the transaction has committed');
+like($waiting->query_until(qr/granted 2/, ''), qr/granted 2/, 'it is granted the next epoch when the transaction has committed');
 is(written('patient'), 'patient|1', 'and the write of the old term, which came before, is there');
 $leader->quit;
 $waiting->quit;

@@ -72,8 +72,7 @@ $waiting->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FRO
 wait_for($node, q{EXISTS (SELECT FROM pg_stat_activity WHERE query ~ 'granted.*wait =>' AND wait_event IS NOT NULL AND state = 'active' AND pid <> pg_backend_pid())},
 	'a client waits for the lease of a loop that runs');
 is(sql($node, q{SELECT reconcile.force_release_lease('wanted', 1, 'make room')}), 't', 'its term is ended');
-$waiting->query_until(qr/granted 2/, '');
-ok(1, 'the client is granted the next');
+like($waiting->query_until(qr/granted 2/, ''), qr/granted 2/, 'the client is granted the next');
 $gate->open;
 dispatcher_looks($node, 'unled');
 is(sql($node, q{SELECT count(*) FROM app.run WHERE loop_name = 'wanted'}), 0, 'nothing of the run has committed');

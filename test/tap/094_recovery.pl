@@ -74,10 +74,8 @@ $contends->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FR
 $node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'contends' AND wait_event_type IN ('IPC', 'Extension') AND pid <> pg_backend_pid()})
   or die 'nobody contends';
 release($node, 'incarnation-locked');
-$begins->query_until(qr/granted \d+/, '');
-pass('who begins it does not wait for who contends');
-$contends->query_until(qr/granted \d+/, '');
-pass('who gets his lease after it');
+like($begins->query_until(qr/granted \d+/, ''), qr/granted \d+/, 'who begins it does not wait for who contends');
+like($contends->query_until(qr/granted \d+/, ''), qr/granted \d+/, 'who gets his lease after it');
 $_->quit for $begins, $contends;
 
 # ----------------------------------------------------------------------
