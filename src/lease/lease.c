@@ -581,6 +581,8 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	strlcpy(lease->holder_id, holder_id, sizeof(lease->holder_id));
 	if (decision.step == LEASE_GRANT)
 	{
+		/* the incarnation may have begun since, and ended the term before */
+		now = clock_now();
 		known = exists ? before.epoch : 0;
 		if (!exists || before.lost)
 			known = Max(known, read_known(reconciler_id));

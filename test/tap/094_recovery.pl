@@ -76,6 +76,8 @@ $node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity 
 release($node, 'incarnation-locked');
 like($begins->query_until(qr/granted \d+/, ''), qr/granted \d+/, 'who begins it does not wait for who contends');
 like($contends->query_until(qr/granted \d+/, ''), qr/granted \d+/, 'who gets his lease after it');
+is(sql($node, q{SELECT bool_and(h.acquired_at >= i.since) FROM reconcile.lease_history h, reconcile.incarnation() i WHERE h.holder_id IN ('begins', 'contends')}),
+	't', 'neither term begins before it');
 $_->quit for $begins, $contends;
 
 # ----------------------------------------------------------------------
