@@ -177,8 +177,9 @@ sub about
 
 cmp_ok($renewals, '>', 10, 'there are renewals');
 about($records{'Transaction COMMIT'}, $renewals, 'commits');
-is($records{'Heap LOCK'}, $records{'Transaction COMMIT'}, 'each of which locks the row');
-is(($records{'Heap HOT_UPDATE'} // 0) + ($records{'Heap UPDATE'} // 0), $records{'Transaction COMMIT'}, 'and writes it');
+# a look may come in the middle of one
+about($records{'Heap LOCK'}, $records{'Transaction COMMIT'}, 'each of which locks the row');
+about(($records{'Heap HOT_UPDATE'} // 0) + ($records{'Heap UPDATE'} // 0), $records{'Transaction COMMIT'}, 'and writes it');
 is(join(', ', grep { !/^(Transaction COMMIT|Heap (LOCK|HOT_UPDATE|UPDATE)|Heap2 PRUNE\w*|Btree INSERT_LEAF|XLOG FPI_FOR_HINT)$/ } sort keys %records), '',
 	'nothing else writes WAL');
 for my $process (sort keys %{ $leased->{pids} })
