@@ -124,7 +124,10 @@ check_role(void *arg)
 	check->problem = loop_owner_problem(check->role);
 }
 
-/* An executor that cannot connect would only say so in the log, each time. */
+/*
+ * An executor that cannot connect would only say so in the log, each time.  This
+ * takes a transaction: it is asked only where a slot is to be had.
+ */
 static bool
 role_can_connect(Oid role, TimestampTz now)
 {
@@ -134,6 +137,7 @@ role_can_connect(Oid role, TimestampTz now)
 	if (process_transaction(check_role, &check) && check.problem == NULL)
 		return true;
 	role_trouble(role, now);
+	(void) role_in_trouble(role, now);
 	if (check.problem != NULL && logged != role)
 		ereport(LOG,
 				(errmsg("a loop of the role with OID %u cannot run: %s", role, check.problem),
@@ -248,7 +252,7 @@ make_room(Oid role, TimestampTz now)
 {
 	ExecSlot   *victim = find_victim(role, now);
 
-	if (victim == NULL)
+	if (victim == NULL || !role_can_connect(role, now))
 		return;
 	SpinLockAcquire(&victim->mutex);
 	victim->leave = true;
@@ -389,15 +393,14 @@ pool_start(Oid role, TimestampTz now)
 		return false;
 	}
 
-	if (!role_can_connect(role, now))
-	{
-		(void) role_in_trouble(role, now);
-		return false;
-	}
-
 	/* said before we look, so that whoever frees one after our look tells us */
 	dispatcher->db->slot_wanted = true;
 	i = slot_take(role, now);
+	if (i >= 0 && !role_can_connect(role, now))
+	{
+		slot_give(engine_slot(i));
+		return false;
+	}
 	if (i < 0)
 	{
 		waiting = true;
