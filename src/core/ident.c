@@ -11,12 +11,24 @@
 #include "core/errors.h"
 #include "core/ident.h"
 
+#define REASON_MAX	1000		/* bytes */
+
 char *
 text_arg(FunctionCallInfo fcinfo, int n, const char *arg)
 {
 	if (PG_ARGISNULL(n))
 		arg_null(arg);
 	return text_to_cstring(PG_GETARG_TEXT_PP(n));
+}
+
+char *
+reason_arg(FunctionCallInfo fcinfo, int n)
+{
+	char	   *reason = text_arg(fcinfo, n, "reason");
+
+	if (reason[0] == '\0' || strlen(reason) > REASON_MAX)
+		arg_invalid("reason", reason[0] == '\0' ? "must not be empty" : "is too long", "It is 1 to 1,000 bytes.");
+	return reason;
 }
 
 void

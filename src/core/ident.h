@@ -30,6 +30,9 @@ extern bool entity_id_valid(const char *value, size_t length);
 /* A plain text argument: NULL is 22004, and nothing else is checked. */
 extern char *text_arg(FunctionCallInfo fcinfo, int n, const char *arg);
 
+/* Why an operator does what is recorded: 1 to 1,000 bytes.  22004, 22023. */
+extern char *reason_arg(FunctionCallInfo fcinfo, int n);
+
 /* 45 bits of hash for a lock tag: a collision only delays. */
 extern uint64 ident_hash(const char *kind_scope, const char *id);
 

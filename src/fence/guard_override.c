@@ -31,7 +31,6 @@
 #include "fence/guard.h"
 #include "lease/lease.h"
 
-#define REASON_MAX		1000	/* bytes */
 #define KEPT_RECORDS	1000	/* of a reconciler id, */
 #define KEPT_DAYS		90		/* or so long, whichever is more */
 
@@ -301,9 +300,7 @@ reconcile_override_fence(PG_FUNCTION_ARGS)
 
 	require_writable("override_fence");
 	relation = table_arg(fcinfo, 0, "relation");
-	reason = text_arg(fcinfo, 1, "reason");
-	if (reason[0] == '\0' || strlen(reason) > REASON_MAX)
-		arg_invalid("reason", reason[0] == '\0' ? "must not be empty" : "is too long", "It is 1 to 1,000 bytes.");
+	reason = reason_arg(fcinfo, 1);
 	if (get_rel_name(relation) == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),

@@ -15,8 +15,6 @@
 #include "core/ident.h"
 #include "lease/incarnation.h"
 
-#define REASON_MAX		1000	/* bytes */
-
 PG_FUNCTION_INFO_V1(reconcile_incarnation);
 Datum
 reconcile_incarnation(PG_FUNCTION_ARGS)
@@ -46,9 +44,7 @@ reconcile_bump_incarnation(PG_FUNCTION_ARGS)
 	char	   *reason;
 
 	require_writable("bump_incarnation");
-	reason = text_arg(fcinfo, 0, "reason");
-	if (reason[0] == '\0' || strlen(reason) > REASON_MAX)
-		arg_invalid("reason", reason[0] == '\0' ? "must not be empty" : "is too long", "It is 1 to 1,000 bytes.");
+	reason = reason_arg(fcinfo, 0);
 	/* an empty id is in no scope but that of all */
 	if (!access_allowed(CAP_OPERATE, ""))
 		ereport(ERROR,

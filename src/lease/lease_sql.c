@@ -23,7 +23,6 @@
 
 #define WAIT_MAX_MS		(60 * 1000)
 #define RENEW_MAX		10000	/* leases in one call */
-#define REASON_MAX		1000	/* bytes */
 #define LOOK_AGAIN_MS	250		/* at another's live lease */
 #define LOOK_SOON_MS	20		/* at a grant or a fenced transaction that is about to end */
 
@@ -352,9 +351,7 @@ reconcile_force_release_lease(PG_FUNCTION_ARGS)
 	epoch = PG_GETARG_INT64(1);
 	if (epoch < 0)
 		arg_invalid("seen_epoch", "must not be negative", "It is the epoch that the view leases shows.");
-	reason = text_arg(fcinfo, 2, "reason");
-	if (reason[0] == '\0' || strlen(reason) > REASON_MAX)
-		arg_invalid("reason", reason[0] == '\0' ? "must not be empty" : "is too long", "It is 1 to 1,000 bytes.");
+	reason = reason_arg(fcinfo, 2);
 	access_require(CAP_OPERATE, reconciler_id);
 	PG_RETURN_BOOL(lease_force_release(reconciler_id, epoch, GetUserNameFromId(GetUserId(), false), reason));
 }
