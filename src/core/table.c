@@ -65,6 +65,12 @@ table_refuse(Relation rel, int sqlstate, const TableUse *use, const char *what, 
 			 errhint("%s", hint)));
 }
 
+bool
+table_has_rows(Oid relation)
+{
+	return get_rel_relkind(relation) != RELKIND_PARTITIONED_TABLE;
+}
+
 Oid
 table_root(Oid partition)
 {

@@ -47,6 +47,9 @@ extern AttrNumber table_column(Relation rel, const char *column, const char *arg
 /* The names in an argument "columns" as String nodes; NIL if it is NULL. */
 extern List *table_columns_arg(FunctionCallInfo fcinfo, int n);
 
+/* Has it rows of its own?  A partitioned table has none, and row triggers of ours stand where rows are. */
+extern bool table_has_rows(Oid relation);
+
 /* The root of the tree that a partition is in; InvalidOid where its detaching was begun and not finished. */
 extern Oid	table_root(Oid partition);
 

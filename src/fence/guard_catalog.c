@@ -159,11 +159,11 @@ guard_spec_equal(const GuardSpec *a, const GuardSpec *b)
 		equal(a->columns, b->columns);
 }
 
-/* Does a table need the kind?  A row trigger stands where rows are. */
+/* Does a table need the kind? */
 static bool
 kind_needed(GuardKind kind, Oid relation)
 {
-	return !kinds[kind].row || get_rel_relkind(relation) != RELKIND_PARTITIONED_TABLE;
+	return !kinds[kind].row || table_has_rows(relation);
 }
 
 bool

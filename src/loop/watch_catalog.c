@@ -21,6 +21,7 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
+#include "core/table.h"
 #include "core/trigger.h"
 #include "loop/watch.h"
 
@@ -126,11 +127,11 @@ watch_specs(Oid relation)
 	return specs;
 }
 
-/* Does a table need the kind?  A row trigger stands where rows are. */
+/* Does a table need the kind? */
 static bool
 kind_needed(WatchKind kind, Oid relation)
 {
-	return !kinds[kind].row || get_rel_relkind(relation) != RELKIND_PARTITIONED_TABLE;
+	return !kinds[kind].row || table_has_rows(relation);
 }
 
 bool
