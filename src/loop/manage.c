@@ -90,13 +90,10 @@ change(int plan, const char *loop_name, Datum second)
  * ----------------------------------------------------------------
  */
 
-/* A loop that came with a restore or a clone is at home from here on. */
+/* A loop that came with a restore or a clone is at home from here on; incarnation_settle() comes first. */
 static void
 resume(const LoopRules *rules)
 {
-	/* first this, as no row may be locked before */
-	if (rules->foreign)
-		incarnation_settle();
 	if (change(PLAN_PAUSE, rules->loop_name, BoolGetDatum(false)))
 		wake_reload();
 	loop_adopt(rules);
@@ -118,7 +115,11 @@ set_paused(FunctionCallInfo fcinfo, const char *function, bool paused)
 			wake_reload();
 	}
 	else
+	{
+		if (rules.foreign)
+			incarnation_settle();
 		resume(&rules);
+	}
 }
 
 void
@@ -154,18 +155,26 @@ reconcile_resume_all(PG_FUNCTION_ARGS)
 	int			n;
 	bool		refused = false;
 	bool		any = false;
+	bool		foreign = false;
+	bool	   *allowed;
 
 	require_writable("resume_all");
 	n = loop_read_all(InvalidOid, &loops);
+	allowed = palloc(sizeof(bool) * Max(n, 1));
 	for (int i = 0; i < n; i++)
 	{
-		if (!access_allowed(CAP_OPERATE, loops[i].loop_name))
-		{
-			refused |= loops[i].paused;
-			continue;
-		}
-		any = true;
-		resume(&loops[i]);
+		allowed[i] = access_allowed(CAP_OPERATE, loops[i].loop_name);
+		refused |= !allowed[i] && loops[i].paused;
+		any |= allowed[i];
+		foreign |= allowed[i] && loops[i].foreign;
+	}
+	/* before the row of any loop is locked */
+	if (foreign)
+		incarnation_settle();
+	for (int i = 0; i < n; i++)
+	{
+		if (allowed[i])
+			resume(&loops[i]);
 	}
 	if (refused && !any)
 		ereport(ERROR,
