@@ -32,6 +32,7 @@
 
 #define RETRY_MS			1000	/* after a transaction of ours failed */
 #define PREPARED_LOOK_MS	5000	/* while prepared transactions with marks are there */
+#define BOOK_LOCK_TIMEOUT	"500ms"
 #define LEAVE_LOOK_MS		20
 #define SCAN_BLOCKS			256		/* of a segment, read in one transaction */
 #define CLEAR_ENTITIES		50000	/* forgotten at once */
@@ -183,6 +184,14 @@ dispatcher_find_loop(const char *loop_name)
 			return loop;
 	}
 	return NULL;
+}
+
+bool
+dispatcher_book_lock(const char *loop_name, const char *entity_id)
+{
+	(void) set_config_option("lock_timeout", BOOK_LOCK_TIMEOUT, PGC_SUSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+	return run_lock(loop_name, entity_id);
 }
 
 bool

@@ -86,6 +86,13 @@ extern void dispatcher_wake_at(TimestampTz at);
 
 extern DispatchLoop *dispatcher_find_loop(const char *loop_name);
 
+/*
+ * In a transaction that books a failure for a run whose process is gone: the run
+ * lock, and from here on no long wait, as a user's open transaction must not hold
+ * us up.  False: somebody else runs the entity.
+ */
+extern bool dispatcher_book_lock(const char *loop_name, const char *entity_id);
+
 /* May entities of the loop be run now: by executors, or by outside workers? */
 extern bool dispatcher_loop_runs(const DispatchLoop *loop, TimestampTz now);
 

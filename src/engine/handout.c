@@ -14,7 +14,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "utils/guc.h"
 
 #include "core/duration.h"
 #include "core/errors.h"
@@ -182,19 +181,14 @@ typedef struct Vanished
 	LoopRun		run;
 } Vanished;
 
-#define BOOK_LOCK_TIMEOUT	"500ms"	/* a user's open transaction must not hold us up */
-
 static void
 book_vanished(void *arg)
 {
 	Vanished   *vanished = arg;
 	ErrorData	error = {0};
 
-	(void) set_config_option("lock_timeout", BOOK_LOCK_TIMEOUT, PGC_SUSET, PGC_S_SESSION,
-							 GUC_ACTION_LOCAL, true, 0, false);
-
 	/* somebody else who runs it already will find the marks */
-	if (!run_lock(vanished->job->rules.loop_name, vanished->job->entity_id))
+	if (!dispatcher_book_lock(vanished->job->rules.loop_name, vanished->job->entity_id))
 		return;
 	vanished->run.rules = &vanished->job->rules;
 	vanished->run.entity_id = vanished->job->entity_id;

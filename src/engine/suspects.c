@@ -17,7 +17,6 @@
 
 #include "access/xact.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 
 #include "core/duration.h"
 #include "core/plan.h"
@@ -26,7 +25,6 @@
 #include "engine/process.h"
 
 #define RETRY_MS			1000	/* after a booking failed: its loop waits meanwhile */
-#define BOOK_LOCK_TIMEOUT	"500ms"	/* a user's open transaction must not hold us up */
 #define DRAIN_MS			5000
 #define ALONE_MS			10000
 #define DRAIN_LOOK_MS		20
@@ -50,9 +48,7 @@ book(void *arg)
 {
 	Booking    *booking = arg;
 
-	(void) set_config_option("lock_timeout", BOOK_LOCK_TIMEOUT, PGC_SUSET, PGC_S_SESSION,
-							 GUC_ACTION_LOCAL, true, 0, false);
-	booking->busy = !run_lock(booking->rules->loop_name, booking->note.entity_id);
+	booking->busy = !dispatcher_book_lock(booking->rules->loop_name, booking->note.entity_id);
 	if (booking->busy)
 		return;
 	booking->run.rules = booking->rules;
