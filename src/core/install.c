@@ -13,7 +13,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_namespace.h"
-#include "commands/extension.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -60,8 +59,9 @@ install_changed(void)
 	cached_valid = false;
 }
 
-char *
-install_version(void)
+/* The extension's version in this database and its oid; NULL: it is not here. */
+static char *
+read_extension(Oid *extension)
 {
 	Relation	rel = table_open(ExtensionRelationId, AccessShareLock);
 	ScanKeyData key;
@@ -77,6 +77,7 @@ install_version(void)
 	{
 		bool		isnull;
 
+		*extension = ((Form_pg_extension) GETSTRUCT(tuple))->oid;
 		version = TextDatumGetCString(heap_getattr(tuple, Anum_pg_extension_extversion,
 												   RelationGetDescr(rel), &isnull));
 	}
@@ -85,8 +86,8 @@ install_version(void)
 	return version;
 }
 
-bool
-install_served(const char *version)
+static bool
+is_served(const char *version)
 {
 	for (int i = 0; i < lengthof(served); i++)
 	{
@@ -96,12 +97,22 @@ install_served(const char *version)
 	return false;
 }
 
+char *
+install_unserved(void)
+{
+	Oid			extension;
+	char	   *version = read_extension(&extension);
+
+	return version != NULL && !is_served(version) ? version : NULL;
+}
+
 const Install *
 install_find(void)
 {
 	static bool registered = false;
 	HeapTuple	tuple;
 	Oid			schema;
+	Oid			extension;
 	const char *version;
 
 	if (cached_valid)
@@ -116,8 +127,8 @@ install_find(void)
 	schema = get_namespace_oid("reconcile", true);
 	if (!OidIsValid(schema))
 		return NULL;
-	version = install_version();
-	if (version == NULL || !install_served(version))
+	version = read_extension(&extension);
+	if (version == NULL || !is_served(version))
 		return NULL;
 	tuple = SearchSysCache1(NAMESPACEOID, ObjectIdGetDatum(schema));
 	if (!HeapTupleIsValid(tuple))
@@ -127,7 +138,7 @@ install_find(void)
 	cached.owner = ((Form_pg_namespace) GETSTRUCT(tuple))->nspowner;
 	ReleaseSysCache(tuple);
 
-	cached.extension = get_extension_oid("reconcile", true);
+	cached.extension = extension;
 	cached.lock_class = get_relname_relid("loop", schema);
 	cached.access_grant = get_relname_relid("access_grant", schema);
 	for (int i = 0; i < MARK_SEGMENTS; i++)
@@ -150,9 +161,9 @@ const Install *
 install_get(void)
 {
 	const Install *found = install_find();
-	const char *version = found == NULL ? install_version() : NULL;
+	const char *version = found == NULL ? install_unserved() : NULL;
 
-	if (version != NULL && !install_served(version))
+	if (version != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg(INSTALL_UNSERVED_MSG, RECONCILE_VERSION, version),

@@ -32,9 +32,8 @@ extern const Install *install_find(void);
 /* The install, or error 55000. */
 extern const Install *install_get(void);
 
-/* The extension's version in this database, or NULL; and can this library serve it? */
-extern char *install_version(void);
-extern bool install_served(const char *version);
+/* The extension's version in this database, palloc'd, if it is one that this library cannot serve; else NULL. */
+extern char *install_unserved(void);
 
 /* What is installed here changes with this transaction: all sessions look anew. */
 extern void install_changed(void);

@@ -12,7 +12,6 @@
 #include "catalog/indexing.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_depend.h"
-#include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
@@ -60,7 +59,6 @@ from_tuple(HeapTuple tuple, TupleDesc desc)
 
 	trigger->oid = form->oid;
 	trigger->relation = form->tgrelid;
-	trigger->parent = form->tgparentid;
 	trigger->name = pstrdup(NameStr(form->tgname));
 	trigger->type = form->tgtype;
 	trigger->enabled = form->tgenabled;
@@ -178,8 +176,7 @@ trigger_make(CreateTrigStmt *statement, Oid relation, Oid function, char fires)
 									function, InvalidOid, NULL, false, false, fires);
 	SetUserIdAndSecContext(userid, context);
 
-	ObjectAddressSet(extension, ExtensionRelationId,
-					 getExtensionOfObject(NamespaceRelationId, install_get()->schema));
+	ObjectAddressSet(extension, ExtensionRelationId, install_get()->extension);
 	recordDependencyOn(&trigger, &extension, DEPENDENCY_AUTO_EXTENSION);
 }
 

@@ -18,7 +18,6 @@ typedef struct TableTrigger
 {
 	Oid			oid;
 	Oid			relation;
-	Oid			parent;			/* of which the server cloned it for a partition */
 	char	   *name;
 	int16		type;			/* tgtype */
 	char		enabled;		/* tgenabled */

@@ -457,9 +457,9 @@ check_install(void *arg)
 {
 	InstallCheck *check = arg;
 	const Install *install = install_find();
-	const char *version = install == NULL ? install_version() : NULL;
+	const char *version = install == NULL ? install_unserved() : NULL;
 
-	if (version != NULL && !install_served(version))
+	if (version != NULL)
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg(INSTALL_UNSERVED_MSG, RECONCILE_VERSION, version),

@@ -110,10 +110,10 @@ check_preload(Health *health)
 static void
 check_version(Health *health)
 {
-	char	   *installed = install_version();
+	char	   *version = install_unserved();
 
-	if (installed != NULL && !install_served(installed))
-		crit(health, psprintf(INSTALL_UNSERVED_MSG, RECONCILE_VERSION, installed), INSTALL_UNSERVED_HINT);
+	if (version != NULL)
+		crit(health, psprintf(INSTALL_UNSERVED_MSG, RECONCILE_VERSION, version), INSTALL_UNSERVED_HINT);
 }
 
 static void
