@@ -90,7 +90,8 @@ copy_checkout() {
 # measures. As root it installs the packages (a list in one word) and starts the
 # script that called it once more, as TEST_USER, from a copy of its checkout
 # $here in a temporary folder, with its arguments $arguments and "--inner
-# FOLDER". Each RESULT in that folder is copied to FILE; the rest goes.
+# FOLDER". Each RESULT in that folder is copied to FILE; the rest goes, unless
+# $keep is set when the script ends.
 in_private_copy() {
     local packages=$1 dir
 
@@ -100,8 +101,9 @@ in_private_copy() {
     # shellcheck disable=SC2086 # a list
     install_packages $packages
     dir=$(mktemp -d "/tmp/reconcile-${0##*/}.XXXXXX")
-    # shellcheck disable=SC2064 # the folder is known now
-    trap "kill_servers_below '$dir'; rm -rf '$dir'" EXIT
+    # shellcheck disable=SC2064,SC2154 # the folder is known now, and $keep the caller's
+    trap "kill_servers_below '$dir'
+        if [[ -n \${keep:-} ]]; then say 'kept: $dir'; else rm -rf '$dir'; fi" EXIT
     # shellcheck disable=SC2154 # the caller's
     copy_checkout "$here" "$dir/source"
     chown -R "$TEST_USER" "$dir"
