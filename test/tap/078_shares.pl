@@ -24,13 +24,7 @@ wait_quiet($node, 'large');
 my $gate = close_gate($node, 'large');
 sql($node, q{SELECT reconcile.enqueue_many('large', ARRAY(SELECT n::text FROM generate_series(1, 20000) n))});
 wait_held($node, 'large', $workers);
-enqueue($node, 'small', 'only');
-wait_for($node, q{(SELECT ready FROM reconcile.loops WHERE loop_name = 'small') = 1}, 'it is due, and all executors are taken');
-my $before = tries($node, 'large');
-$gate->open;
-wait_for($node, q{EXISTS (SELECT FROM app.run WHERE loop_name = 'small')}, 'it runs');
-my $further = sql($node, qq{SELECT count(*) FROM app.run l WHERE l.loop_name = 'large'
-	AND l.n < (SELECT s.n FROM app.run s WHERE s.loop_name = 'small')}) - $before;
+my $further = runs_before_one($node, $gate, 'large', 'small');
 note "$further runs of the other began before it";
 cmp_ok($further, '<=', 2 * $workers, 'after no more further runs than there are executors, and the other may have');
 sql($node, q{SELECT reconcile.drop_loop('large')});

@@ -42,13 +42,7 @@ note 'they run, and one of another loop comes';
 my $gate = close_gate($node, 'large');
 sql($node, q{SELECT reconcile.resume_loop('large')});
 wait_held($node, 'large', $workers);
-enqueue($node, 'small', 'only');
-wait_for($node, q{(SELECT ready FROM reconcile.loops WHERE loop_name = 'small') = 1}, 'it is due, and all executors are taken');
-my $tries = tries($node, 'large');
-$gate->open;
-wait_for($node, q{EXISTS (SELECT FROM app.run WHERE entity_id = 'only')}, 'it runs');
-my $further = sql($node, q{SELECT count(*) FROM app.run l WHERE l.loop_name = 'large'
-	AND l.n < (SELECT s.n FROM app.run s WHERE s.entity_id = 'only')}) - $tries;
+my $further = runs_before_one($node, $gate, 'large', 'small');
 note "$further runs of the other began before it";
 cmp_ok($further, '<=', 2 * $workers, 'after no more further runs than there are executors, and the other may have');
 is(dispatcher_pid($node), $dispatcher, 'the dispatcher is the same process');

@@ -25,7 +25,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(prepare make_loop behave enqueue sql wait_for wait_quiet wait_tries wait_held
-  tries runs close_gate dispatcher_pid dispatcher_looks session_fails);
+  tries runs close_gate runs_before_one dispatcher_pid dispatcher_looks session_fails);
 
 # ([node, database]) or (node): the pair.
 sub _where
@@ -222,6 +222,23 @@ sub wait_held
 		AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())")
 	  or die "there are not $n runs of $loop at the gate";
 	return;
+}
+
+# runs_before_one(WHERE, GATE, LARGE, SMALL): all executors wait at the gate of a
+# loop with much to do when one entity of another comes due.  Opens it, and says
+# how many more runs of LARGE began before that one.
+sub runs_before_one
+{
+	my ($where, $gate, $large, $small) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	enqueue($where, $small, 'only');
+	wait_for($where, "(SELECT ready FROM reconcile.loops WHERE loop_name = '$small') = 1", 'it is due, and all executors are taken');
+	my $before = tries($where, $large);
+	$gate->open;
+	wait_for($where, "EXISTS (SELECT FROM app.run WHERE loop_name = '$small' AND entity_id = 'only')", 'it runs');
+	return sql($where, "SELECT count(*) FROM app.run l WHERE l.loop_name = '$large'
+		AND l.n < (SELECT s.n FROM app.run s WHERE s.loop_name = '$small' AND s.entity_id = 'only')") - $before;
 }
 
 sub dispatcher_pid
