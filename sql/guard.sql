@@ -6,15 +6,9 @@ SET client_min_messages = warning;
 CREATE SCHEMA guard_test;
 SET search_path = guard_test;
 
--- What a statement is refused with; NULL when it is not.
-CREATE FUNCTION refusal(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-    EXECUTE statement;
-EXCEPTION WHEN OTHERS THEN
-    GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-                            detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set refusal :source '/sql/include/refusal.sql'
+\i :refusal
 -- The term that is next: its epoch.
 CREATE FUNCTION next_term(id text) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN

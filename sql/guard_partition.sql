@@ -5,14 +5,9 @@
 SET client_min_messages = warning;
 CREATE SCHEMA guard_part;
 SET search_path = guard_part;
-CREATE FUNCTION refusal(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-    EXECUTE statement;
-EXCEPTION WHEN OTHERS THEN
-    GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-                            detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set refusal :source '/sql/include/refusal.sql'
+\i :refusal
 CREATE FUNCTION bind() RETURNS void LANGUAGE sql AS
     'SELECT reconcile.bind_lease(reconciler_id, holder_id, epoch) FROM reconcile.leases WHERE reconciler_id = ''fleet''';
 -- the triggers of each table, by their kinds; those that are not enabled as they were made in brackets

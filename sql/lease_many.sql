@@ -5,15 +5,9 @@ SET client_min_messages = warning;
 CREATE SCHEMA lease_many_test;
 SET search_path = lease_many_test;
 
--- What a statement is refused with; NULL when it is not.
-CREATE FUNCTION refusal(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-    EXECUTE statement;
-EXCEPTION WHEN OTHERS THEN
-    GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-                            detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set refusal :source '/sql/include/refusal.sql'
+\i :refusal
 
 SELECT reconciler_id, epoch FROM unnest(ARRAY['a', 'b', 'c', 'd', 'e']) id, reconcile.acquire_lease(id, 'h', '1 min');
 

@@ -6,15 +6,9 @@ CREATE SCHEMA repo_test;
 GRANT USAGE ON SCHEMA repo_test TO PUBLIC;
 SET search_path = repo_test;
 
--- What a statement is refused with; NULL when it is not.
-CREATE FUNCTION refusal(statement text, OUT code text, OUT message text, OUT detail text, OUT hint text)
-LANGUAGE plpgsql AS $$
-BEGIN
-    EXECUTE statement;
-EXCEPTION WHEN OTHERS THEN
-    GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
-                            detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-END $$;
+\getenv source PG_ABS_SRCDIR
+\set refusal :source '/sql/include/refusal.sql'
+\i :refusal
 
 CREATE ROLE repo_test_owner;
 CREATE ROLE repo_test_writer;
