@@ -232,6 +232,14 @@ SELECT count(*) FROM reconcile.mark WHERE loop_name <> 'outside';
 -- who was no first life here begins above what the original may have granted
 SELECT by_clock(epoch) FROM reconcile.acquire_lease('fleet', 'c');
 ROLLBACK;
+-- nor does one that came with a dump from before the first grant, in which loops alone say that there was another
+BEGIN;
+DELETE FROM reconcile.lease; DELETE FROM reconcile.lease_term; DELETE FROM reconcile.incarnation WHERE incarnation > 0;
+SELECT reconcile.create_loop('one'), reconcile.create_loop('other');
+UPDATE reconcile.loop SET home = regexp_replace(home, '^\d+', '4711') WHERE loop_name = 'other';
+SELECT reconcile.resume_all();
+SELECT by_clock(epoch) FROM reconcile.acquire_lease('fleet', 'a');
+ROLLBACK;
 BEGIN;
 SELECT reconcile.create_loop('outside');
 SELECT reconcile.enqueue('outside', 'o', '1 h');
