@@ -135,6 +135,7 @@ contend(DispatchLoop *loop, TimestampTz now)
 			handout_cancel_orphans(loop->rules.loop_name);
 			/* FALLTHROUGH */
 		case LEASE_BUSY:
+		case LEASE_SETTLING:
 			loop->lease_at = clock_add_ms(now, DRAIN_LOOK_MS);
 			break;
 	}

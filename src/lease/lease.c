@@ -546,7 +546,7 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 		if (!fenced)
 			outcome = LEASE_DRAINING;
 		else if (!(entered = incarnation_enter(&floor)))
-			outcome = LEASE_BUSY;
+			outcome = LEASE_SETTLING;
 	}
 	if (entered || decision.step == LEASE_REFRESH)
 	{
@@ -562,6 +562,8 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 			outcome = LEASE_DRAINING;	/* it ran out under our eyes */
 		else if (decision.step == LEASE_REFRESH || entered || (entered = incarnation_enter(&floor)))
 			outcome = LEASE_GRANTED;
+		else
+			outcome = LEASE_SETTLING;
 	}
 
 	if (outcome != LEASE_GRANTED)

@@ -39,7 +39,8 @@ typedef enum LeaseOutcome
 	LEASE_GRANTED,				/* *lease is the caller's term */
 	LEASE_HELD,					/* *lease is another holder's, live */
 	LEASE_BUSY,					/* another transaction is granting or changing this id now */
-	LEASE_DRAINING				/* the term is over, a fenced transaction of it is not */
+	LEASE_DRAINING,				/* the term is over, a fenced transaction of it is not */
+	LEASE_SETTLING				/* another transaction is beginning the incarnation now, for all ids */
 } LeaseOutcome;
 
 /* ----------------------------------------------------------------

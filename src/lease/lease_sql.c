@@ -25,6 +25,7 @@
 #define RENEW_MAX		10000	/* leases in one call */
 #define LOOK_AGAIN_MS	250		/* at another's live lease */
 #define LOOK_SOON_MS	20		/* at a grant or a fenced transaction that is about to end */
+#define SETTLE_MS		1000	/* for an incarnation that another transaction begins */
 
 /* lease_token */
 static Datum
@@ -68,6 +69,8 @@ raise_held(LeaseOutcome outcome, const Lease *lease)
 		hint = "It is draining: a fenced transaction of the term before has not ended. Try again.";
 	else if (outcome == LEASE_BUSY)
 		hint = "Another transaction is granting or changing it. Try again.";
+	else if (outcome == LEASE_SETTLING)
+		hint = "A transaction that begins a new incarnation, for all leases, has not ended. Try again.";
 	else
 	{
 		int64		left_ms = (lease_deadline(lease) - clock_now() + 999) / 1000;
@@ -141,6 +144,7 @@ reconcile_acquire_lease(PG_FUNCTION_ARGS)
 	int64		ttl_ms;
 	int64		wait_ms;
 	TimestampTz give_up;
+	TimestampTz settled;
 	Lease		lease;
 
 	require_primary("acquire_lease");
@@ -157,18 +161,20 @@ reconcile_acquire_lease(PG_FUNCTION_ARGS)
 				 errhint("Pass wait => '0 s', or begin the transaction with ISOLATION LEVEL READ COMMITTED.")));
 
 	give_up = clock_add_ms(clock_now(), wait_ms);
+	/* nobody has this lease: who asks for it first is not refused for what concerns all of them */
+	settled = clock_add_ms(clock_now(), SETTLE_MS);
 	for (;;)
 	{
 		LeaseOutcome outcome = lease_try_acquire(reconciler_id, holder_id, ttl_ms, false, &lease);
-		TimestampTz now;
+		TimestampTz now = clock_now();
+		TimestampTz until = outcome == LEASE_SETTLING ? Max(give_up, settled) : give_up;
 		TimestampTz next;
 
-		now = clock_now();
-		if (lease_wait_hook != NULL && (outcome == LEASE_GRANTED || now >= give_up))
+		if (lease_wait_hook != NULL && (outcome == LEASE_GRANTED || now >= until))
 			lease_wait_hook(0);
 		if (outcome == LEASE_GRANTED)
 			return token_datum(fcinfo, &lease);
-		if (now >= give_up)
+		if (now >= until)
 			raise_held(outcome, &lease);
 
 		if (outcome != LEASE_HELD)
@@ -177,7 +183,7 @@ reconcile_acquire_lease(PG_FUNCTION_ARGS)
 			next = lease_deadline(&lease);
 		else
 			next = Min(clock_add_ms(now, LOOK_AGAIN_MS), lease_deadline(&lease));
-		next = Min(next, give_up);
+		next = Min(next, until);
 		pause_ms((next - now + 999) / 1000, outcome == LEASE_HELD);
 	}
 }

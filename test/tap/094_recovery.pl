@@ -69,16 +69,24 @@ $begins->query_safe(q{SET statement_timeout = '4 s'});
 arm($node, 'incarnation-locked', $begins->query_safe('SELECT pg_backend_pid()'));
 $begins->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease('second', 'begins');\n");
 reached($node, 'incarnation-locked');
+my ($status, $out, $err) = $node->psql('postgres', q{SELECT reconcile.acquire_lease('fourth', 'gives up')});
+like($err, qr/lease "fourth" is held\n.*no committed holder.*\nHINT:  A transaction that begins a new incarnation/, 'whoever asks meanwhile does not wait for ever');
+is(sql($node, q{SELECT reconcile.try_acquire_lease('fourth', 'never waits') IS NULL}), 't', 'or not at all');
 my $contends = $node->background_psql('postgres');
 $contends->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease('first', 'contends', wait => '1 min');\n");
 $node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'contends' AND wait_event_type IN ('IPC', 'Extension') AND pid <> pg_backend_pid()})
   or die 'nobody contends';
+my $first = $node->background_psql('postgres');
+$first->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease('third', 'waits_for_nobody');\n");
+$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'waits_for_nobody' AND wait_event_type IN ('IPC', 'Extension') AND pid <> pg_backend_pid()})
+  or die 'nobody waits for the incarnation';
 release($node, 'incarnation-locked');
 like($begins->query_until(qr/granted \d+/, ''), qr/granted \d+/, 'who begins it does not wait for who contends');
 like($contends->query_until(qr/granted \d+/, ''), qr/granted \d+/, 'who gets his lease after it');
-is(sql($node, q{SELECT bool_and(h.acquired_at >= i.since) FROM reconcile.lease_history h, reconcile.incarnation() i WHERE h.holder_id IN ('begins', 'contends')}),
-	't', 'neither term begins before it');
-$_->quit for $begins, $contends;
+like($first->query_until(qr/granted \d+/, ''), qr/granted \d+/, 'nor is a lease refused that nobody has');
+is(sql($node, q{SELECT bool_and(h.acquired_at >= i.since) FROM reconcile.lease_history h, reconcile.incarnation() i WHERE h.holder_id IN ('begins', 'contends', 'waits_for_nobody')}),
+	't', 'no term begins before it');
+$_->quit for $begins, $contends, $first;
 
 # ----------------------------------------------------------------------
 note 'twenty restarts during a resync';
