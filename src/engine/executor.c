@@ -206,6 +206,14 @@ run_in_transaction(LoopRun *run, volatile bool *locked)
 	return error;
 }
 
+/* All that has committed before, asynchronously too. */
+static void
+make_durable(void *arg)
+{
+	(void) GetCurrentTransactionId();
+	ForceSyncCommit();
+}
+
 static void
 job_run(ExecJob *job)
 {
@@ -222,6 +230,8 @@ job_run(ExecJob *job)
 	run.outcome = RUN_DROPPED;
 	job->outcome = JOB_FINISHED;
 
+	if (job->keep_marks)
+		(void) process_transaction(make_durable, NULL);
 	error = run_in_transaction(&run, &locked);
 	if (error == NULL && !locked)
 		job->outcome = JOB_BUSY;

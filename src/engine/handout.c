@@ -569,6 +569,7 @@ job_assign(int i, int j, DispatchLoop *loop, TimestampTz now)
 	job->epoch = loop->leading ? loop->epoch : 0;
 	strlcpy(job->entity_id, track->entity->entity_id, sizeof(job->entity_id));
 	job->ready_at = track->entity->due_at;
+	job->keep_marks = suspects_keep_marks(loop, track->entity->entity_id);
 	job->has_look = false;
 
 	SpinLockAcquire(&slot->mutex);

@@ -9,6 +9,8 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
+
 #include "core/duration.h"
 #include "engine/dispatcher.h"
 #include "engine/process.h"
@@ -29,6 +31,8 @@ mark_ticks(void *arg)
 
 	for (int i = 0; i < ticks->n; i++)
 		mark_insert(ticks->loops[i]->rules.loop_name, "", MARK_RESYNC, clock_now(), false, &ticks->refs[i]);
+	/* a lister that crashes the server is known by its mark, and ticks again in the next life */
+	ForceSyncCommit();
 }
 
 /* Is a tick due?  Otherwise notes when. */

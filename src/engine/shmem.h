@@ -116,6 +116,7 @@ typedef struct ExecJob
 	int			nmarks;
 	MarkRef		marks[DUE_LIST_MAX];
 	TimestampTz ready_at;		/* when it came due */
+	bool		keep_marks;		/* to be made durable before it begins */
 	TimestampTz started_at;
 	/* by the executor */
 	int			pid;

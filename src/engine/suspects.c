@@ -5,7 +5,10 @@
  * What crash.c suspects in our database is booked before the marks are read for
  * the first time, so none of it is given out uncounted.  Each is known by the
  * number of a mark: once that is answered or booked nothing is found, so a crash
- * between the booking and the clearing of the cell counts nothing twice.
+ * between the booking and the clearing of the cell counts nothing twice.  Nor is
+ * anything found of a mark that had committed asynchronously: it is lost.  What
+ * comes again, as a look that a lost run has left, would crash for ever uncounted;
+ * so the runs of that loop, and those of suspects, first make their marks durable.
  *
  * An entity whose last run took the server down runs again with nothing beside
  * it: should it do it once more, nobody else loses his work, and should its memory
@@ -93,6 +96,8 @@ settle(int n, const CrashNote *note, TimestampTz now)
 		}
 		if (booking.booked)
 			observe(&booking, now);
+		else
+			loop->marks_lost = true;
 		dispatcher->rescan_owed = true;
 	}
 	crash_settled(n);
@@ -314,6 +319,12 @@ suspects_ran(const char *loop_name, const char *entity_id)
 		release_others(clock_now());
 	dlist_delete(&suspect->link);
 	pfree(suspect);
+}
+
+bool
+suspects_keep_marks(const DispatchLoop *loop, const char *entity_id)
+{
+	return loop->marks_lost || find_suspect(loop->rules.loop_name, entity_id) != NULL;
 }
 
 void

@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
 
-my $node = new_node('main', conf => "max_worker_processes = 16\nreconcile.max_workers = 4\n");
+my $node = new_node('main', conf => "max_worker_processes = 16\nreconcile.max_workers = 4\nwal_writer_delay = 10s\n");
 
 expect_crashes();
 prepare($node);
@@ -89,6 +89,28 @@ is(sql($node, q{SELECT reconcile.revive('listed', '')}), 't', 'revive() ends it'
 wait_for($node, q{EXISTS (SELECT FROM app.run WHERE loop_name = 'listed' AND entity_id = 'x')}, 'it lists again');
 ok(!$node->log_contains(qr/reinitializing/, $from), 'and nothing has crashed since');
 sql($node, q{SELECT reconcile.alter_loop('listed', '{"resync_every": null}')});
+
+# ----------------------------------------------------------------------
+note 'a crash that takes with it what the run was to answer';
+
+# With every commit asynchronous, the run before it, its next look and the step are
+# lost together: the same begins anew.
+sql($node, 'CREATE TABLE app.step (entity_id text)');
+make_loop($node, 'forgets', options => q{enabled => false, default_requeue => NULL, backoff_base => '1 ms', backoff_max => '10 ms'}, body => q{
+	IF EXISTS (SELECT FROM app.step WHERE entity_id = entity) THEN
+		PERFORM app.crash('kill');
+	END IF;
+	INSERT INTO app.step VALUES (entity);
+	RETURN '1 ms';});
+enqueue($node, 'forgets', 'a');
+sql($node, 'ALTER SYSTEM SET synchronous_commit = off');
+$node->restart;
+$from = -s $node->logfile;
+$node->psql('postgres', q{SET synchronous_commit = on; SELECT reconcile.alter_loop('forgets', '{"enabled": true}')});
+wait_entity($node, 'forgets', 'a', '3 3 crash 57P02', 'the entity is parked all the same');
+my $times = () = substr(slurp_file($node->logfile), $from) =~ /reinitializing/g;
+is($times, 4, 'after one crash more, of which nothing was left');
+sql($node, q{ALTER SYSTEM RESET synchronous_commit; SELECT pg_reload_conf()});
 
 # ----------------------------------------------------------------------
 note 'run_loop()';
