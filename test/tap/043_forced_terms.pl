@@ -102,8 +102,8 @@ sub hanging
 	my ($id, $ttl, $statement) = @_;
 	my $session = $node->background_psql('postgres', on_error_stop => 0);
 
-	$session->query_safe("SELECT count(epoch) FROM reconcile.acquire_lease('$id', 'old', '$ttl')");
-	$session->query_safe("BEGIN; $statement");
+	# in one go, as the ttl may be short
+	$session->query_safe("SELECT count(epoch) FROM reconcile.acquire_lease('$id', 'old', '$ttl'); BEGIN; $statement");
 	return $session;
 }
 
