@@ -47,8 +47,8 @@ enum
 static SqlPlan plans[] = {
 	[PLAN_LAST] = {
 		"SELECT incarnation, home, timeline, epoch_floor, since, reason FROM reconcile.incarnation"
-		" ORDER BY incarnation DESC LIMIT 1",
-		0, {0}
+		" ORDER BY incarnation DESC, home OPERATOR(pg_catalog.=) $1 DESC LIMIT 1",
+		1, {TEXTOID}
 	},
 	/* is anything here older than the first grant? */
 	[PLAN_PAST] = {
@@ -105,11 +105,13 @@ static void
 read_last(Incarnation *last)
 {
 	SqlScope	scope;
+	Datum		value;
 
 	memset(last, 0, sizeof(*last));
 	last->reason = "";
 	sql_begin(&scope);
-	if (sql_run_latest(&plans[PLAN_LAST], NULL, NULL) > 0)
+	value = CStringGetTextDatum(home_here()->place);
+	if (sql_run_latest(&plans[PLAN_LAST], &value, NULL) > 0)
 	{
 		last->number = DatumGetInt64(sql_value(0, 1, NULL));
 		text_to_cstring_buffer(DatumGetTextPP(sql_value(0, 2, NULL)), last->place, sizeof(last->place));

@@ -1,12 +1,13 @@
 -- incarnation.sql: the lives of this database, whose epochs rise from one to the next
 
 CREATE TABLE reconcile.incarnation (
-    incarnation bigint PRIMARY KEY,
+    incarnation bigint NOT NULL,
     home        text COLLATE "C" NOT NULL,      -- as reconcile.here() says it
     timeline    int NOT NULL,
     epoch_floor bigint NOT NULL,
     since       timestamptz NOT NULL,
-    reason      text NOT NULL
+    reason      text NOT NULL,
+    PRIMARY KEY (incarnation, home)             -- a subscription brings those of another server
 ) USING heap;
 COMMENT ON TABLE reconcile.incarnation IS
 'Where, since when and why epochs were granted above which floor: a row for each incarnation, written by its first grant. Row 0 says where the extension was created.';

@@ -269,7 +269,7 @@ is_paused(const Facts *facts, Answer *answer)
 	answer->reason = "paused";
 	if (facts->rules.foreign)
 	{
-		answer->detail = "It is due, and its loop came here with a restore or a clone of its database: the original may still run it.";
+		answer->detail = "It is due, and its loop came here with a restore, a clone or a subscription: the original may still run it.";
 		answer->hint = "When it is to run here, reconcile.resume_all() resumes it.";
 		return true;
 	}

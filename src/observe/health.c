@@ -462,7 +462,7 @@ check_incarnation(Health *health)
 	for_each_loop(health, seen)
 		foreign += seen->foreign;
 	if (foreign > 0)
-		warn(health, psprintf("%d loops came here with a restore or a clone, and are paused", foreign),
+		warn(health, psprintf("%d loops came here with a restore, a clone or a subscription, and are paused", foreign),
 			 "The original may still run them. When they are to run here, call reconcile.resume_all().");
 	incarnation_read(&now);
 	if (now.since == 0 && now.floor > 0)
