@@ -90,6 +90,7 @@ OBJS = \
 	src/engine/pool.o \
 	src/engine/suspects.o \
 	src/engine/handout.o \
+	src/engine/collect.o \
 	src/engine/lend.o \
 	src/engine/lend_answer.o \
 	src/engine/rotate.o \

@@ -649,7 +649,7 @@ leave(void)
 		process_interrupts();
 		if (process_leaving())
 			proc_exit(1);
-		handout_collect();
+		collect_jobs();
 		process_wait(LEAVE_LOOK_MS, "ReconcileDispatcher");
 	}
 	/* a successor elsewhere need not wait for terms that nobody leads */
@@ -675,7 +675,7 @@ turn(void)
 	dlist_iter	iter;
 
 	publish_turn_begins();
-	handout_collect();
+	collect_jobs();
 	lend_collect();
 	take_messages(now);
 	drop_absent_loops();

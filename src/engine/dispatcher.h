@@ -5,7 +5,8 @@
  *		dispatcher.c	main loop, messages, loops
  *		terms.c			leases of its loops
  *		resync.c		their tickers
- *		handout.c		jobs
+ *		handout.c		jobs that it gives out
+ *		collect.c		and takes in
  *		suspects.c		runs that took the server down
  *		lend_answer.c	entities for outside workers
  *		pool.c			executor slots
@@ -110,9 +111,11 @@ extern void terms_doubt(DispatchLoop *loop);	/* somebody ended a term: is it our
 /* resync.c */
 extern void resync_tend(TimestampTz now);	/* marks '' where a tick is due */
 
+/* collect.c */
+extern void collect_jobs(void);			/* takes in what executors reported */
+
 /* handout.c */
 extern void handout_init(void);
-extern void handout_collect(void);		/* takes in what executors reported */
 extern void handout_assign(void);		/* gives out ready work, starts executors */
 extern void handout_recall(const DispatchLoop *loop);	/* takes back what was given out and not begun */
 extern void handout_cancel(const DispatchLoop *loop, CancelReason reason);	/* NULL: all */

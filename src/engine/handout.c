@@ -1,6 +1,6 @@
 /*
  * handout.c
- *		Jobs: what the dispatcher gives out and takes back in.
+ *		Jobs: what the dispatcher gives out, and takes back before it has begun.
  *
  * An executor serves one role.  A loop may have jobs at as many executors as
  * its concurrency says; when all of those are busy with short runs, each may be
@@ -12,40 +12,20 @@
 
 #include <signal.h>
 
-#include "access/xact.h"
-#include "miscadmin.h"
 
 #include "core/duration.h"
-#include "core/errors.h"
 #include "core/testpoint.h"
 #include "engine/dispatcher.h"
-#include "engine/process.h"
+#include "engine/jobs.h"
 
-#define START_DEADLINE_MS	10000	/* from registration to attachment */
-#define RETRY_MIN_MS		1000	/* after a loop's function could not be called, or its failure not be booked */
-#define RETRY_MAX_MS		60000
-#define BUSY_LOOK_MS		50		/* somebody else runs the entity */
-#define CANCEL_PATIENCE_MS	5000	/* from SIGINT to SIGTERM */
-#define LEAVE_PATIENCE_MS	1000	/* the same, while a command waits for us to leave */
-#define VANISHED_LOOK_MS	200		/* a shutdown ends us too within that time */
 #define SHORT_RUN_US		10000	/* runs below may be queued behind one another */
 
-/* What we know of a job beyond shared memory. */
-typedef struct JobTrack
-{
-	DueEntity  *entity;			/* NULL: no job */
-	DispatchLoop *loop;
-	TimestampTz cancelled_at;	/* 0 = not */
-	CancelReason cancel_reason;
-	TimestampTz vanished_at;	/* its executor was seen to be gone; 0 = not */
-} JobTrack;
-
-static JobTrack (*tracks)[EXEC_JOBS];
+JobTrack	(*job_tracks)[EXEC_JOBS];
 
 void
 handout_init(void)
 {
-	tracks = MemoryContextAllocZero(dispatcher->context, sizeof(*tracks) * engine->nslots);
+	job_tracks = MemoryContextAllocZero(dispatcher->context, sizeof(*job_tracks) * engine->nslots);
 
 	/* what an earlier dispatcher's executors have begun they finish; then they leave */
 	for (int i = 0; i < engine->nslots; i++)
@@ -71,255 +51,8 @@ jobs_at(int i)
 	int			n = 0;
 
 	for (int j = 0; j < EXEC_JOBS; j++)
-		n += tracks[i][j].entity != NULL;
+		n += job_tracks[i][j].entity != NULL;
 	return n;
-}
-
-/* ----------------------------------------------------------------
- * Taking in
- * ----------------------------------------------------------------
- */
-
-static void
-loop_suspend(DispatchLoop *loop, TimestampTz now)
-{
-	loop->suspend_ms = loop->suspend_ms == 0 ? RETRY_MIN_MS : Min(loop->suspend_ms * 2, RETRY_MAX_MS);
-	loop->suspended_until = clock_add_ms(now, loop->suspend_ms);
-	if (loop->suspend_logged_at != 0 && now < clock_add_ms(loop->suspend_logged_at, RETRY_MAX_MS))
-		return;
-	loop->suspend_logged_at = now;
-	ereport(LOG,
-			(errmsg("loop \"%s\" is suspended: its function \"%s\" is gone, or its owner may not call it",
-					loop->rules.loop_name, loop->rules.reconciler),
-			 errhint("Define the function again, or change the loop with reconcile.alter_loop().")));
-}
-
-/* Without its lister a loop goes on, and lists nothing. */
-static void
-lister_gone(JobTrack *track, TimestampTz now)
-{
-	DispatchLoop *loop = track->loop;
-
-	due_return(dispatcher->due, track->entity, clock_add_ms(now, RETRY_MAX_MS), now);
-	ereport(LOG,
-			(errmsg("loop \"%s\" cannot resync: its lister \"%s\" is gone, or its owner may not call it",
-					loop->rules.loop_name, loop->rules.lister),
-			 errhint("Define the function again, or change the loop with reconcile.alter_loop().")));
-}
-
-static void
-finished(JobTrack *track, ExecJob *job, TimestampTz now)
-{
-	DispatchLoop *loop = track->loop;
-
-	switch (job->run_outcome)
-	{
-		case RUN_DONE:
-			loop->suspend_ms = 0;
-			loop->suspend_logged_at = 0;
-			loop->run_us = (loop->run_us * 7 + (now - job->started_at)) / 8;
-			job_observe(job);
-			suspects_ran(loop->rules.loop_name, track->entity->entity_id);
-			due_answered(dispatcher->due, track->entity, job->has_look ? &job->look : NULL, now);
-			break;
-		case RUN_DROPPED:
-			due_answered(dispatcher->due, track->entity, NULL, now);
-			break;
-		case RUN_NOT_LEADER:
-			due_return(dispatcher->due, track->entity, 0, now);
-			/* unless we were granted a newer term since */
-			if (loop->leading && loop->epoch == job->epoch)
-				terms_end(loop, now);
-			break;
-		case RUN_CLAIMED:
-			due_return(dispatcher->due, track->entity,
-					   job->claimed_until != 0 ? job->claimed_until : clock_add_ms(now, BUSY_LOOK_MS), now);
-			break;
-		case RUN_NO_FUNCTION:
-			if (loop_is_resync(&job->rules, job->entity_id))
-			{
-				lister_gone(track, now);
-				break;
-			}
-			due_return(dispatcher->due, track->entity, 0, now);
-			if (loop->suspended_until <= now)
-				loop_suspend(loop, now);
-			break;
-	}
-}
-
-static void
-job_taken_in(JobTrack *track, ExecJob *job, TimestampTz now)
-{
-	TEST_POINT("dispatcher-before-outcome");
-	switch (job->outcome)
-	{
-		case JOB_FINISHED:
-			finished(track, job, now);
-			break;
-		case JOB_BUSY:
-			due_return(dispatcher->due, track->entity, clock_add_ms(now, BUSY_LOOK_MS), now);
-			break;
-		case JOB_CANCELLED:
-			/* by somebody else, maybe by the run itself: not at once, or it could spin */
-			due_return(dispatcher->due, track->entity,
-					   track->cancelled_at != 0 ? 0 : clock_add_ms(now, RETRY_MIN_MS), now);
-			break;
-		case JOB_UNBOOKED:
-			due_return(dispatcher->due, track->entity, clock_add_ms(now, RETRY_MIN_MS), now);
-			break;
-	}
-	job->state = JOB_EMPTY;
-	track->entity = NULL;
-	TEST_POINT("dispatcher-after-outcome");
-}
-
-/* An executor went away in the middle of a run: nobody else will count that. */
-typedef struct Vanished
-{
-	ExecJob    *job;
-	LoopRun		run;
-} Vanished;
-
-static void
-book_vanished(void *arg)
-{
-	Vanished   *vanished = arg;
-	ErrorData	error = {0};
-
-	/* somebody else who runs it already will find the marks */
-	if (!dispatcher_book_lock(vanished->job->rules.loop_name, vanished->job->entity_id))
-		return;
-	vanished->run.rules = &vanished->job->rules;
-	vanished->run.entity_id = vanished->job->entity_id;
-	vanished->run.marks = vanished->job->marks;
-	vanished->run.nmarks = vanished->job->nmarks;
-	vanished->run.holder_id = vanished->job->holder_id;
-	vanished->run.epoch = vanished->job->epoch;
-	error.sqlerrcode = ERRCODE_ADMIN_SHUTDOWN;
-	error.message = "the process that ran it was terminated";
-	vanished->run.loss = LOSS_PROCESS;
-	if (vanished->job->rules.timeout_ms > 0 &&
-		clock_now() >= clock_add_ms(vanished->job->started_at, vanished->job->rules.timeout_ms))
-	{
-		error.sqlerrcode = ERRCODE_QUERY_CANCELED;
-		error.message = "the run was terminated after its timeout";
-		vanished->run.loss = LOSS_NONE;
-	}
-	run_book_failure(&vanished->run, &error);
-	TEST_POINT("dispatcher-before-loss");
-}
-
-/*
- * False: look again later.  A server that shuts down ends executors a moment
- * before us, and counts nothing.
- */
-static bool
-job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
-{
-	Vanished	vanished = {job};
-
-	if (track->cancelled_at == 0)
-	{
-		TimestampTz look_at;
-
-		if (track->vanished_at == 0)
-			track->vanished_at = now;
-		look_at = clock_add_ms(track->vanished_at, VANISHED_LOOK_MS);
-		if (now < look_at)
-		{
-			dispatcher_wake_at(look_at);
-			return false;
-		}
-		vanished.run.outcome = RUN_DROPPED;
-		if (process_transaction(book_vanished, &vanished) && vanished.run.outcome == RUN_DONE)
-		{
-			TEST_POINT("dispatcher-after-loss");
-			job->ended_at = now;
-			job->result = vanished.run.result;
-			job->sqlstate = vanished.run.sqlstate;
-			job->attempt = vanished.run.attempt;
-			job_observe(job);
-			suspects_ran(job->rules.loop_name, job->entity_id);
-		}
-		pg_atomic_fetch_add_u64(&engine->restarts, 1);
-	}
-	/* it may have committed before it went: only the segments know */
-	dispatcher->rescan_owed = true;
-	dispatcher_wake_at(now);
-	due_return(dispatcher->due, track->entity, 0, now);
-	job->state = JOB_EMPTY;
-	track->entity = NULL;
-	ConditionVariableBroadcast(&engine->run_ended);
-	return true;
-}
-
-/* Takes in what the slot has, and frees it if its process is gone. */
-static void
-slot_collect(int i, TimestampTz now)
-{
-	ExecSlot   *slot = engine_slot(i);
-	bool		gone;
-	bool		settled = true;
-	JobState	states[EXEC_JOBS];
-
-	SpinLockAcquire(&slot->mutex);
-	gone = slot->state == EXEC_EXITED ||
-		(slot->state == EXEC_STARTING && slot->pid == 0 &&
-		 now >= clock_add_ms(slot->registered_at, START_DEADLINE_MS));
-	if (gone)
-		slot->state = EXEC_EXITED;	/* one that is late does not attach */
-	for (int j = 0; j < EXEC_JOBS; j++)
-		states[j] = slot->jobs[j].state;
-	SpinLockRelease(&slot->mutex);
-
-	for (int j = 0; j < EXEC_JOBS; j++)
-	{
-		JobTrack   *track = &tracks[i][j];
-		ExecJob    *job = &slot->jobs[j];
-
-		if (track->entity == NULL)
-			continue;
-		if (states[j] == JOB_DONE)
-			job_taken_in(track, job, now);
-		else if (gone && states[j] == JOB_RUNNING)
-			settled &= job_vanished(track, job, now);
-		else if (gone)
-		{
-			due_return(dispatcher->due, track->entity, 0, now);
-			track->entity = NULL;
-		}
-		else if (track->cancelled_at != 0)
-		{
-			TimestampTz patience = clock_add_ms(track->cancelled_at,
-												track->cancel_reason == CANCEL_LEAVE ?
-												LEAVE_PATIENCE_MS : CANCEL_PATIENCE_MS);
-
-			if (now >= patience && slot->pid != 0)
-			{
-				kill(slot->pid, SIGTERM);
-				track->cancelled_at = now;
-			}
-			dispatcher_wake_at(patience);
-		}
-	}
-
-	if (gone && settled)
-		pool_free(i, now);
-	else if (slot->state == EXEC_STARTING)
-		dispatcher_wake_at(clock_add_ms(slot->registered_at, START_DEADLINE_MS));
-}
-
-void
-handout_collect(void)
-{
-	TimestampTz now = clock_now();
-
-	for (int i = 0; i < engine->nslots; i++)
-	{
-		if (pool_is_mine(engine_slot(i)))
-			slot_collect(i, now);
-	}
 }
 
 /* ----------------------------------------------------------------
@@ -343,8 +76,8 @@ job_recall(int i, int j, TimestampTz now)
 	SpinLockRelease(&slot->mutex);
 	if (recalled)
 	{
-		due_return(dispatcher->due, tracks[i][j].entity, 0, now);
-		tracks[i][j].entity = NULL;
+		due_return(dispatcher->due, job_tracks[i][j].entity, 0, now);
+		job_tracks[i][j].entity = NULL;
 	}
 	return recalled;
 }
@@ -358,7 +91,7 @@ handout_recall(const DispatchLoop *loop)
 	{
 		for (int j = 0; j < EXEC_JOBS; j++)
 		{
-			if (tracks[i][j].entity != NULL && tracks[i][j].loop == loop)
+			if (job_tracks[i][j].entity != NULL && job_tracks[i][j].loop == loop)
 				(void) job_recall(i, j, now);
 		}
 	}
@@ -389,7 +122,7 @@ handout_cancel(const DispatchLoop *loop, CancelReason reason)
 			continue;
 		for (int j = 0; j < EXEC_JOBS; j++)
 		{
-			JobTrack   *track = &tracks[i][j];
+			JobTrack   *track = &job_tracks[i][j];
 
 			if (track->entity == NULL || (loop != NULL && track->loop != loop) || track->cancelled_at != 0)
 				continue;
@@ -454,7 +187,7 @@ handout_retire(void)
 	for (int i = 0; i < engine->nslots; i++)
 	{
 		for (int j = 0; j < EXEC_JOBS; j++)
-			none &= tracks[i][j].entity == NULL || job_recall(i, j, now);
+			none &= job_tracks[i][j].entity == NULL || job_recall(i, j, now);
 	}
 	return none;
 }
@@ -466,7 +199,7 @@ handout_has_jobs(const DispatchLoop *loop)
 	{
 		for (int j = 0; j < EXEC_JOBS; j++)
 		{
-			if (tracks[i][j].entity != NULL && tracks[i][j].loop == loop)
+			if (job_tracks[i][j].entity != NULL && job_tracks[i][j].loop == loop)
 				return true;
 		}
 	}
@@ -490,9 +223,9 @@ count_executors(void)
 		for (int j = 0; j < EXEC_JOBS; j++)
 		{
 			/* jobs of one slot are of one loop: counted once */
-			if (tracks[i][j].entity != NULL)
+			if (job_tracks[i][j].entity != NULL)
 			{
-				tracks[i][j].loop->executors++;
+				job_tracks[i][j].loop->executors++;
 				break;
 			}
 		}
@@ -537,10 +270,10 @@ handout_count_unbegun(void)
 	{
 		for (int j = 0; j < EXEC_JOBS; j++)
 		{
-			DispatchLoop *loop = tracks[i][j].loop;
+			DispatchLoop *loop = job_tracks[i][j].loop;
 			const ExecJob *job = &engine_slot(i)->jobs[j];
 
-			if (tracks[i][j].entity == NULL || job->state != JOB_ASSIGNED)
+			if (job_tracks[i][j].entity == NULL || job->state != JOB_ASSIGNED)
 				continue;
 			loop->unbegun++;
 			if (loop->unbegun_since == 0 || job->ready_at < loop->unbegun_since)
@@ -554,7 +287,7 @@ job_assign(int i, int j, DispatchLoop *loop, TimestampTz now)
 {
 	ExecSlot   *slot = engine_slot(i);
 	ExecJob    *job = &slot->jobs[j];
-	JobTrack   *track = &tracks[i][j];
+	JobTrack   *track = &job_tracks[i][j];
 	MarkRef    *list;
 
 	TEST_POINT("dispatcher-before-intent");
@@ -654,11 +387,11 @@ assign_ahead(TimestampTz now)
 
 		if (!pool_takes_jobs(slot) || jobs_at(i) != 1)
 			continue;
-		used = tracks[i][0].entity != NULL ? 0 : 1;
-		loop = tracks[i][used].loop;
+		used = job_tracks[i][0].entity != NULL ? 0 : 1;
+		loop = job_tracks[i][used].loop;
 		if (next_entity(loop) == NULL || loop->run_us >= SHORT_RUN_US ||
 			loop->executors < loop->rules.concurrency || !dispatcher_loop_runs(loop, now) ||
-			tracks[i][used].cancelled_at != 0)
+			job_tracks[i][used].cancelled_at != 0)
 			continue;
 		other = neediest_loop(slot->role, false, now);
 		if (other == NULL || (other->executors > 0 && other->executors + 1 >= loop->executors))
@@ -673,7 +406,7 @@ job_extend(int i, int j, TimestampTz now)
 	ExecSlot   *slot = engine_slot(i);
 	ExecJob    *job = &slot->jobs[j];
 	MarkRef    *refs;
-	int			n = due_more(tracks[i][j].entity, now, DUE_LIST_MAX - job->nmarks, &refs);
+	int			n = due_more(job_tracks[i][j].entity, now, DUE_LIST_MAX - job->nmarks, &refs);
 	bool		extended = false;
 
 	if (n == 0)
@@ -687,7 +420,7 @@ job_extend(int i, int j, TimestampTz now)
 	}
 	SpinLockRelease(&slot->mutex);
 	if (extended)
-		due_take_more(tracks[i][j].entity, refs, n);
+		due_take_more(job_tracks[i][j].entity, refs, n);
 	pfree(refs);
 }
 
@@ -704,9 +437,9 @@ tend_waiting(TimestampTz now)
 			continue;
 		for (int j = 0; j < EXEC_JOBS; j++)
 		{
-			DispatchLoop *loop = tracks[i][j].loop;
+			DispatchLoop *loop = job_tracks[i][j].loop;
 
-			if (tracks[i][j].entity == NULL || engine_slot(i)->jobs[j].state != JOB_ASSIGNED)
+			if (job_tracks[i][j].entity == NULL || engine_slot(i)->jobs[j].state != JOB_ASSIGNED)
 				continue;
 			if (!dispatcher_loop_runs(loop, now) ||
 				(jobs_at(i) > 1 && loop->due->nready == 0 &&
