@@ -9,6 +9,7 @@
 #ifndef RECONCILE_GUARD_H
 #define RECONCILE_GUARD_H
 
+#include "core/compat.h"
 #include "core/table.h"
 #include "core/trigger.h"
 
@@ -71,6 +72,12 @@ extern Oid	guard_above(Oid relation);
 
 /* 42809 unless the guard that covers the table, if any does, is its own: "cannot VERB the guard of it alone". */
 extern void guard_require_own(Oid relation, const char *verb);
+
+/* 42710 if the table has one of its own: what becomes part of a guarded table brings none. */
+extern void guard_require_none(Oid relation);
+
+/* 42704: there is no guard to change. */
+compat_noreturn extern void guard_raise_none(Oid relation);
 
 extern bool guard_spec_equal(const GuardSpec *a, const GuardSpec *b);
 

@@ -150,6 +150,28 @@ guard_require_own(Oid relation, const char *verb)
 						 get_rel_name(owner))));
 }
 
+void
+guard_require_none(Oid relation)
+{
+	const GuardSpec *spec = guard_spec(relation);
+
+	if (spec != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("table \"%s\" already has a guard of its own, by lease \"%s\"",
+						get_rel_name(relation), spec->reconciler_id),
+				 errhint("Call reconcile.detach_fence() for it first, in the same transaction.")));
+}
+
+void
+guard_raise_none(Oid relation)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("table \"%s\" is not guarded", get_rel_name(relation)),
+			 errhint("reconcile.attach_fence() guards a table.")));
+}
+
 bool
 guard_spec_equal(const GuardSpec *a, const GuardSpec *b)
 {

@@ -38,11 +38,7 @@ follow_part(Oid relation, const GuardSpec *spec)
 	if (rel->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
 		table_refuse(rel, ERRCODE_WRONG_OBJECT_TYPE, &guard_use, "a foreign table",
 					 "It cannot be part of a guarded table: its rows can be changed past the guard.");
-	if (guard_spec(relation) != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("table \"%s\" is already guarded by itself", RelationGetRelationName(rel)),
-				 errhint("Call reconcile.detach_fence() for it first, in the same transaction.")));
+	guard_require_none(relation);
 	guard_require_table(rel, spec);
 	relation_close(rel, NoLock);
 	(void) guard_remove(relation);

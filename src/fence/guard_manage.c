@@ -64,19 +64,6 @@ remove_all(List *tables)
 	return removed;
 }
 
-/* A partition that was guarded by itself before it came to this table. */
-static void
-require_no_guard(Oid partition)
-{
-	const GuardSpec *spec = guard_spec(partition);
-
-	if (spec != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("partition \"%s\" is already guarded, by lease \"%s\"", get_rel_name(partition), spec->reconciler_id),
-				 errhint("Call reconcile.detach_fence() for it first, in the same transaction.")));
-}
-
 PG_FUNCTION_INFO_V1(reconcile_attach_fence);
 Datum
 reconcile_attach_fence(PG_FUNCTION_ARGS)
@@ -116,7 +103,7 @@ reconcile_attach_fence(PG_FUNCTION_ARGS)
 	foreach(cell, tables)
 	{
 		if (lfirst_oid(cell) != relation)
-			require_no_guard(lfirst_oid(cell));
+			guard_require_none(lfirst_oid(cell));
 		rel = relation_open(lfirst_oid(cell), NoLock);
 		guard_require_table(rel, &spec);
 		relation_close(rel, NoLock);
@@ -156,8 +143,6 @@ reconcile_detach_fence(PG_FUNCTION_ARGS)
 	tables = table_lock_tree(relation, AccessExclusiveLock);
 	require_detachable(relation);
 	if (remove_all(tables) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("table \"%s\" is not guarded", get_rel_name(relation))));
+		guard_raise_none(relation);
 	PG_RETURN_VOID();
 }

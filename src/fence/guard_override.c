@@ -308,9 +308,7 @@ reconcile_override_fence(PG_FUNCTION_ARGS)
 	spec = guard_spec(relation);
 	guard_require_own(relation, "override");
 	if (spec == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("table \"%s\" is not guarded", get_rel_name(relation))));
+		guard_raise_none(relation);
 	access_require(CAP_OPERATE, spec->reconciler_id);
 
 	record = insert_record(relation, spec->reconciler_id, reason);
