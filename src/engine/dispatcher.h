@@ -41,7 +41,7 @@ typedef struct DispatchLoop
 	TimestampTz suspend_logged_at;	/* 0 = not since its last run */
 
 	TimestampTz uncounted_until;	/* a crash of a run of it could not be booked yet */
-	bool		marks_lost;		/* maybe, by a run of it that crashed: the next ones keep theirs */
+	TimestampTz keep_marks_until;	/* one of a run that crashed may be lost: until then runs keep theirs */
 
 	TimestampTz resync_at;		/* the next tick; 0 = as soon as the loop runs */
 
@@ -128,7 +128,7 @@ extern void handout_count_unbegun(void);	/* of all loops */
 /* suspects.c */
 extern void suspects_book(TimestampTz now); /* once the loops are known, before the marks are read */
 extern void suspects_tend(TimestampTz now); /* before anything is given out */
-extern bool suspects_keep_marks(const DispatchLoop *loop, const char *entity_id);	/* before it runs? */
+extern bool suspects_keep_marks(const DispatchLoop *loop, const char *entity_id, TimestampTz now);	/* before it runs? */
 extern void suspects_ran(const char *loop_name, const char *entity_id); /* and the server is still there */
 
 /* What of the loop may be given out now: the entity (may be NULL), or who runs alone. */

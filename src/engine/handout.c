@@ -302,7 +302,7 @@ job_assign(int i, int j, DispatchLoop *loop, TimestampTz now)
 	job->epoch = loop->leading ? loop->epoch : 0;
 	strlcpy(job->entity_id, track->entity->entity_id, sizeof(job->entity_id));
 	job->ready_at = track->entity->due_at;
-	job->keep_marks = suspects_keep_marks(loop, track->entity->entity_id);
+	job->keep_marks = suspects_keep_marks(loop, track->entity->entity_id, now);
 	job->has_look = false;
 
 	SpinLockAcquire(&slot->mutex);

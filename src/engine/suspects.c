@@ -8,7 +8,8 @@
  * between the booking and the clearing of the cell counts nothing twice.  Nor is
  * anything found of a mark that had committed asynchronously: it is lost.  What
  * comes again, as a look that a lost run has left, would crash for ever uncounted;
- * so the runs of that loop, and those of suspects, first make their marks durable.
+ * so the runs of that loop, for a while, and those of suspects first make their marks
+ * durable.
  *
  * An entity whose last run took the server down runs again with nothing beside
  * it: should it do it once more, nobody else loses his work, and should its memory
@@ -31,6 +32,7 @@
 #define DRAIN_MS			5000
 #define ALONE_MS			10000
 #define DRAIN_LOOK_MS		20
+#define KEEP_MARKS_MS		600000	/* what is due in the new life has run by then */
 
 /* ----------------------------------------------------------------
  * Booking
@@ -97,7 +99,7 @@ settle(int n, const CrashNote *note, TimestampTz now)
 		if (booking.booked)
 			observe(&booking, now);
 		else
-			loop->marks_lost = true;
+			loop->keep_marks_until = clock_add_ms(now, KEEP_MARKS_MS);
 		dispatcher->rescan_owed = true;
 	}
 	crash_settled(n);
@@ -322,9 +324,9 @@ suspects_ran(const char *loop_name, const char *entity_id)
 }
 
 bool
-suspects_keep_marks(const DispatchLoop *loop, const char *entity_id)
+suspects_keep_marks(const DispatchLoop *loop, const char *entity_id, TimestampTz now)
 {
-	return loop->marks_lost || find_suspect(loop->rules.loop_name, entity_id) != NULL;
+	return now < loop->keep_marks_until || find_suspect(loop->rules.loop_name, entity_id) != NULL;
 }
 
 void
