@@ -155,6 +155,8 @@ $old->quit;
 # ----------------------------------------------------------------------
 note 'when it has ended';
 
+# At once: how far it grows until autovacuum comes by is chance.
+$session->query_safe('VACUUM reconcile.entity, reconcile.resource, reconcile.lease, reconcile.lease_term');
 my %limits = map { $_ => $found->{$_} + 64 } keys %$found;
 $found = traffic(10);
 bounded($found, { %limits, marks => $marks }, 'what it kept is used again');
