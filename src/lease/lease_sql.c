@@ -143,8 +143,7 @@ reconcile_acquire_lease(PG_FUNCTION_ARGS)
 	char	   *holder_id;
 	int64		ttl_ms;
 	int64		wait_ms;
-	TimestampTz give_up;
-	TimestampTz settled;
+	TimestampTz asked_at;
 	Lease		lease;
 
 	require_primary("acquire_lease");
@@ -160,21 +159,20 @@ reconcile_acquire_lease(PG_FUNCTION_ARGS)
 				 errmsg("acquire_lease() cannot wait above READ COMMITTED"),
 				 errhint("Pass wait => '0 s', or begin the transaction with ISOLATION LEVEL READ COMMITTED.")));
 
-	give_up = clock_add_ms(clock_now(), wait_ms);
-	/* nobody has this lease: who asks for it first is not refused for what concerns all of them */
-	settled = clock_add_ms(clock_now(), SETTLE_MS);
+	asked_at = clock_now();
 	for (;;)
 	{
 		LeaseOutcome outcome = lease_try_acquire(reconciler_id, holder_id, ttl_ms, false, &lease);
 		TimestampTz now = clock_now();
-		TimestampTz until = outcome == LEASE_SETTLING ? Max(give_up, settled) : give_up;
+		/* who asks for what nobody has is not refused for what concerns all leases */
+		TimestampTz give_up = clock_add_ms(asked_at, outcome == LEASE_SETTLING ? Max(wait_ms, SETTLE_MS) : wait_ms);
 		TimestampTz next;
 
-		if (lease_wait_hook != NULL && (outcome == LEASE_GRANTED || now >= until))
+		if (lease_wait_hook != NULL && (outcome == LEASE_GRANTED || now >= give_up))
 			lease_wait_hook(0);
 		if (outcome == LEASE_GRANTED)
 			return token_datum(fcinfo, &lease);
-		if (now >= until)
+		if (now >= give_up)
 			raise_held(outcome, &lease);
 
 		if (outcome != LEASE_HELD)
@@ -183,7 +181,7 @@ reconcile_acquire_lease(PG_FUNCTION_ARGS)
 			next = lease_deadline(&lease);
 		else
 			next = Min(clock_add_ms(now, LOOK_AGAIN_MS), lease_deadline(&lease));
-		next = Min(next, until);
+		next = Min(next, give_up);
 		pause_ms((next - now + 999) / 1000, outcome == LEASE_HELD);
 	}
 }

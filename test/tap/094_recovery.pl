@@ -64,26 +64,47 @@ note 'many contend after a promotion, and one begins the incarnation';
 sql($node, q{SELECT reconcile.acquire_lease('first', 'before', '1 h')});
 # as after a promotion
 sql($node, q{UPDATE reconcile.incarnation SET timeline = timeline - 1; UPDATE reconcile.lease SET timeline = timeline - 1});
+
+# The session asks for a lease, and will say when it has it.
+sub ask
+{
+	my ($session, $arguments) = @_;
+	$session->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease($arguments);\n");
+	return;
+}
+
+# A session that has asked, and waits.
+sub waits
+{
+	my ($holder, $arguments) = @_;
+	my $session = $node->background_psql('postgres');
+	ask($session, $arguments);
+	$node->poll_query_until('postgres', qq{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '$holder' AND wait_event_type IN ('IPC', 'Extension') AND pid <> pg_backend_pid()})
+	  or die "$holder does not wait";
+	return $session;
+}
+
+sub is_granted
+{
+	my ($session, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return like($session->query_until(qr/granted \d+/, ''), qr/granted \d+/, $name);
+}
+
 my $begins = $node->background_psql('postgres');
 $begins->query_safe(q{SET statement_timeout = '4 s'});
 arm($node, 'incarnation-locked', $begins->query_safe('SELECT pg_backend_pid()'));
-$begins->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease('second', 'begins');\n");
+ask($begins, q{'second', 'begins'});
 reached($node, 'incarnation-locked');
 my ($status, $out, $err) = $node->psql('postgres', q{SELECT reconcile.acquire_lease('fourth', 'gives up')});
 like($err, qr/lease "fourth" is held\n.*no committed holder.*\nHINT:  A transaction that begins a new incarnation/, 'whoever asks meanwhile does not wait for ever');
 is(sql($node, q{SELECT reconcile.try_acquire_lease('fourth', 'never waits') IS NULL}), 't', 'or not at all');
-my $contends = $node->background_psql('postgres');
-$contends->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease('first', 'contends', wait => '1 min');\n");
-$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'contends' AND wait_event_type IN ('IPC', 'Extension') AND pid <> pg_backend_pid()})
-  or die 'nobody contends';
-my $first = $node->background_psql('postgres');
-$first->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease('third', 'waits_for_nobody');\n");
-$node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'waits_for_nobody' AND wait_event_type IN ('IPC', 'Extension') AND pid <> pg_backend_pid()})
-  or die 'nobody waits for the incarnation';
+my $contends = waits('contends', q{'first', 'contends', wait => '1 min'});
+my $first = waits('waits_for_nobody', q{'third', 'waits_for_nobody'});
 release($node, 'incarnation-locked');
-like($begins->query_until(qr/granted \d+/, ''), qr/granted \d+/, 'who begins it does not wait for who contends');
-like($contends->query_until(qr/granted \d+/, ''), qr/granted \d+/, 'who gets his lease after it');
-like($first->query_until(qr/granted \d+/, ''), qr/granted \d+/, 'nor is a lease refused that nobody has');
+is_granted($begins, 'who begins it does not wait for who contends');
+is_granted($contends, 'who gets his lease after it');
+is_granted($first, 'nor is a lease refused that nobody has');
 is(sql($node, q{SELECT bool_and(h.acquired_at >= i.since) FROM reconcile.lease_history h, reconcile.incarnation() i WHERE h.holder_id IN ('begins', 'contends', 'waits_for_nobody')}),
 	't', 'no term begins before it');
 $_->quit for $begins, $contends, $first;
