@@ -133,6 +133,15 @@ SELECT move('timeline');
 SELECT code, message FROM refusal($$SELECT reconcile.acquire_lease('full', 'a')$$);
 ROLLBACK;
 
+-- Rows that a subscription brings: one of the same number is of another server, whose home may be before ours or after it in their order.
+BEGIN;
+SELECT epoch AS was FROM reconcile.acquire_lease('fleet', 'a', '1 h') \gset
+INSERT INTO reconcile.incarnation
+SELECT i.incarnation, home, 1, i.epoch_floor, i.since, 'of another server' FROM reconcile.incarnation() i, unnest('{0/1/1,9/1/1}'::text[]) home;
+SELECT reason <> 'of another server' AS ours, since IS NOT NULL AS settled FROM reconcile.incarnation();
+SELECT epoch = :was AS stands FROM reconcile.acquire_lease('fleet', 'a', '1 h');
+ROLLBACK;
+
 -- ---------------------------------------------------------------------------
 -- On request.
 BEGIN;

@@ -92,8 +92,7 @@ foreach my $how (qw(segv abort _exit kill stack exit3))
 	wait_entity($node, 'crashes', $how, '3 3 crash 57P02', "'$how': dead after three");
 	wait_for($node, qq{EXISTS (SELECT FROM app.run WHERE loop_name = 'crashes' AND entity_id = 'beside $how')}, 'its neighbour has run');
 }
-my $crashes = () = slurp_file($node->logfile) =~ /all server processes terminated; reinitializing/g;
-is($crashes, 18, 'each took the server down three times, and no more');
+is(crashes_since($node, 0), 18, 'each took the server down three times, and no more');
 is(sql($node, q{SELECT count(*) FROM reconcile.entity WHERE crashes > 0 AND died_of IS NULL}), 0, 'nobody else was blamed');
 is(sql($node, q{SELECT value FROM reconcile.metrics() WHERE name = 'reconcile_worker_restarts_total'}), 1, 'the one that ended the last life of the server is counted in this one');
 

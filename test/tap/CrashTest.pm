@@ -20,7 +20,7 @@ use ReconcileTest;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(make_crash crash_body will provoke entity_row entity_is wait_entity wait_back postmaster_pid expect_crashes);
+our @EXPORT = qw(make_crash crash_body will provoke entity_row entity_is wait_entity wait_back crashes_since postmaster_pid expect_crashes);
 
 # A crash is a LOG of the server, and a WARNING or FATAL in whoever else is there.
 sub expect_crashes
@@ -115,6 +115,14 @@ sub postmaster_pid
 	my ($node) = @_;
 	my ($pid) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 	return $pid;
+}
+
+# crashes_since(NODE, OFFSET): how often the server has crashed since that place in its log.
+sub crashes_since
+{
+	my ($node, $offset) = @_;
+	my $crashes = () = substr(slurp_file($node->logfile), $offset) =~ /all server processes terminated; reinitializing/g;
+	return $crashes;
 }
 
 # wait_back(NODE, OFFSET): until the server has come back from a crash that began after
