@@ -9,8 +9,6 @@
 
 #include <signal.h>
 
-#include "access/xact.h"
-
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/testpoint.h"

@@ -21,4 +21,4 @@ typedef struct JobTrack
 /* One for each job of each slot. */
 extern JobTrack (*job_tracks)[EXEC_JOBS];
 
-#endif
+#endif							/* RECONCILE_JOBS_H */
