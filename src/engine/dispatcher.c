@@ -272,7 +272,8 @@ drop_absent_loops(void)
 /*
  * May marks of the entity be deleted because others stand for them?  Not while
  * forget() of it is open, nor while somebody else runs it: the marks that stay
- * may be in his list and go with it.
+ * may be in his list and go with it.  An executor that was given the entity may
+ * not have its run lock yet, or no longer.
  */
 static bool
 may_merge(const DueEntity *entity)
@@ -280,7 +281,9 @@ may_merge(const DueEntity *entity)
 	const char *loop_name = entity->loop->loop_name;
 	LOCKTAG		tag;
 
-	if (entity->state != DUE_RUNNING && !run_exclude(loop_name, entity->entity_id))
+	if (entity->state == DUE_RUNNING ?
+		!run_held_by(loop_name, entity->entity_id, handout_pid(entity)) :
+		!run_exclude(loop_name, entity->entity_id))
 		return false;
 	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity->entity_id);
 	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;

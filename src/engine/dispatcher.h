@@ -122,6 +122,7 @@ extern void handout_cancel(const DispatchLoop *loop, CancelReason reason);	/* NU
 extern void handout_cancel_orphans(const char *loop_name);	/* runs of an earlier dispatcher */
 extern bool handout_leave(void);		/* asks all executors to leave; true when none is left */
 extern bool handout_retire(void);		/* takes back what is not begun; true when no run is left */
+extern int	handout_pid(const DueEntity *entity);	/* of the executor that was given it; 0 = none */
 extern bool handout_has_jobs(const DispatchLoop *loop);
 extern void handout_count_unbegun(void);	/* of all loops */
 

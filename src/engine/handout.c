@@ -12,7 +12,6 @@
 
 #include <signal.h>
 
-
 #include "core/duration.h"
 #include "core/testpoint.h"
 #include "engine/dispatcher.h"
@@ -204,6 +203,20 @@ handout_has_jobs(const DispatchLoop *loop)
 		}
 	}
 	return false;
+}
+
+int
+handout_pid(const DueEntity *entity)
+{
+	for (int i = 0; i < engine->nslots; i++)
+	{
+		for (int j = 0; j < EXEC_JOBS; j++)
+		{
+			if (job_tracks[i][j].entity == entity)
+				return engine_slot(i)->pid;
+		}
+	}
+	return 0;
 }
 
 /* ----------------------------------------------------------------

@@ -108,6 +108,15 @@ holds(const LOCKTAG *tag, int pid)
 	return false;
 }
 
+bool
+run_held_by(const char *loop_name, const char *entity_id, int pid)
+{
+	LOCKTAG		tag;
+
+	lock_tag(&tag, LOCK_KIND_RUN, loop_name, entity_id);
+	return holds(&tag, pid);
+}
+
 int
 run_of_session(const char *loop_name, const char *entity_id)
 {

@@ -69,6 +69,9 @@ extern void run_unlock(const char *loop_name, const char *entity_id);
 /* True if nobody else runs (loop, entity) until this transaction ends; may be asked again in it. */
 extern bool run_exclude(const char *loop_name, const char *entity_id);
 
+/* Does the process run (loop, entity)?  True: at this moment it does. */
+extern bool run_held_by(const char *loop_name, const char *entity_id, int pid);
+
 /*
  * Shows, until this transaction ends, that a session may run or claim something
  * of the loop: for run_of_session().  Before the loop's row is read.  Never waits.

@@ -8,8 +8,9 @@ use LoopTest;
 use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
+use TestPoints;
 
-my $node = new_node('main', conf => "max_worker_processes = 16\nreconcile.ring_size = 64\n");
+my $node = new_node('main', test_points => 1, conf => "max_worker_processes = 16\nreconcile.ring_size = 64\n");
 prepare($node);
 make_loop($node, 'drive');
 make_loop($node, 'probe');
@@ -88,6 +89,24 @@ $gate->open;
 wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE entity_id = 'beside')}, 'all is answered');
 # One run takes as many marks as are kept.
 cmp_ok(runs($node, 'drive', 'beside'), '<=', 3, 'by one run more, or two');
+$session->quit;
+
+# ----------------------------------------------------------------------
+note 'a session was faster than the executor that was given the entity';
+
+$gate = close_gate($node, 'drive');
+$session = $node->background_psql('postgres');
+arm($node, 'executor-after-intent');
+enqueue($node, 'drive', 'faster');
+reached($node, 'executor-after-intent');
+$session->query_until(qr/calling/, "\\echo calling\nCALL reconcile.run_loop('drive');\n");
+wait_held($node, 'drive', 1);
+enqueue_often('faster', 100, '0 s');
+dispatcher_looks($node, 'probe');
+is(sql($node, q{SELECT count(*) FROM reconcile.mark WHERE entity_id = 'faster'}), 101, 'none is deleted');
+release($node, 'executor-after-intent');
+$gate->open;
+wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE entity_id = 'faster')}, 'all is answered');
 $session->quit;
 
 finish();
