@@ -114,7 +114,8 @@ run_held_by(const char *loop_name, const char *entity_id, int pid)
 	LOCKTAG		tag;
 
 	lock_tag(&tag, LOCK_KIND_RUN, loop_name, entity_id);
-	return holds(&tag, pid);
+	/* a prepared transaction that holds it has no process, like one that is gone */
+	return pid != 0 && holds(&tag, pid);
 }
 
 int

@@ -69,7 +69,7 @@ extern void run_unlock(const char *loop_name, const char *entity_id);
 /* True if nobody else runs (loop, entity) until this transaction ends; may be asked again in it. */
 extern bool run_exclude(const char *loop_name, const char *entity_id);
 
-/* Does the process run (loop, entity)?  True: at this moment it does. */
+/* Does the process run (loop, entity)?  True: at this moment it does.  pid 0 is none, which runs nothing. */
 extern bool run_held_by(const char *loop_name, const char *entity_id, int pid);
 
 /*

@@ -10,7 +10,8 @@ use ReconcileTest;
 use Test::More;
 use TestPoints;
 
-my $node = new_node('main', test_points => 1, conf => "max_worker_processes = 16\nreconcile.ring_size = 64\n");
+my $node = new_node('main', test_points => 1, conf => "max_worker_processes = 16\nreconcile.ring_size = 64\nmax_prepared_transactions = 1\n");
+expect_log(qr/FATAL:  terminating background worker "reconcile executor" due to administrator command/);
 prepare($node);
 make_loop($node, 'drive');
 make_loop($node, 'probe');
@@ -20,6 +21,15 @@ sub enqueue_often
 {
 	my ($entity, $n, $delay) = @_;
 	sql($node, qq{DO \$\$ BEGIN FOR i IN 1 .. $n LOOP PERFORM reconcile.enqueue('drive', '$entity', '$delay'); COMMIT; END LOOP; END \$\$});
+	return;
+}
+
+# runs_in(SESSION): it runs what is due, up to the gate.
+sub runs_in
+{
+	my ($session) = @_;
+	like($session->query_until(qr/calling/, "\\echo calling\nCALL reconcile.run_loop('drive');\n"), qr/calling/, 'a session runs the loop');
+	wait_held($node, 'drive', 1);
 	return;
 }
 
@@ -60,8 +70,7 @@ kill('STOP', $dispatcher) or die;
 enqueue_often('shared', 70, '0 s');
 $session->query_safe('COMMIT');
 is(sql($node, q{SELECT count(*) FROM reconcile.mark_0 WHERE entity_id = 'shared'}), 0, 'marks are written elsewhere');
-$session->query_until(qr/calling/, "\\echo calling\nCALL reconcile.run_loop('drive');\n");
-wait_held($node, 'drive', 1);
+runs_in($session);
 enqueue_often('shared', 5, '0 s');
 is(sql($node, q{SELECT count(*) FROM reconcile.mark_0 WHERE entity_id = 'shared'}), 5, 'later ones are written where they are read first');
 kill('CONT', $dispatcher) or die;
@@ -79,8 +88,7 @@ $gate = close_gate($node, 'drive');
 $session = $node->background_psql('postgres');
 kill('STOP', $dispatcher) or die;
 enqueue($node, 'drive', 'beside');
-$session->query_until(qr/calling/, "\\echo calling\nCALL reconcile.run_loop('drive');\n");
-wait_held($node, 'drive', 1);
+runs_in($session);
 kill('CONT', $dispatcher) or die;
 enqueue_often('beside', 100, '0 s');
 dispatcher_looks($node, 'probe');
@@ -99,8 +107,7 @@ $session = $node->background_psql('postgres');
 arm($node, 'executor-after-intent');
 enqueue($node, 'drive', 'faster');
 reached($node, 'executor-after-intent');
-$session->query_until(qr/calling/, "\\echo calling\nCALL reconcile.run_loop('drive');\n");
-wait_held($node, 'drive', 1);
+runs_in($session);
 enqueue_often('faster', 100, '0 s');
 dispatcher_looks($node, 'probe');
 is(sql($node, q{SELECT count(*) FROM reconcile.mark WHERE entity_id = 'faster'}), 101, 'none is deleted');
@@ -108,5 +115,24 @@ release($node, 'executor-after-intent');
 $gate->open;
 wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE entity_id = 'faster')}, 'all is answered');
 $session->quit;
+
+# ----------------------------------------------------------------------
+note 'an executor went away in its run of the entity, and a prepared transaction has run it since';
+
+$gate = close_gate($node, 'drive');
+enqueue($node, 'drive', 'prepared');
+wait_held($node, 'drive', 1);
+my $executor = sql($node, q{SELECT pid FROM pg_stat_activity WHERE query = 'reconcile drive: prepared'});
+kill('STOP', $dispatcher) or die;
+kill('TERM', $executor) or die;
+wait_for($node, "NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $executor)", 'the executor is gone');
+$gate->open;
+sql($node, q{BEGIN; SELECT reconcile.run_entity('drive', 'prepared'); PREPARE TRANSACTION 'ran'});
+enqueue_often('prepared', 100, '0 s');
+kill('CONT', $dispatcher) or die;
+dispatcher_looks($node, 'probe');
+is(sql($node, q{SELECT count(*) FROM reconcile.mark WHERE entity_id = 'prepared'}), 101, 'none is deleted');
+sql($node, q{COMMIT PREPARED 'ran'});
+wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE entity_id = 'prepared')}, 'all is answered');
 
 finish();
