@@ -134,12 +134,6 @@ book_vanished(void *arg)
 	/* somebody else who runs it already will find the marks */
 	if (!dispatcher_book_lock(vanished->job->rules.loop_name, vanished->job->entity_id))
 		return;
-	vanished->run.rules = &vanished->job->rules;
-	vanished->run.entity_id = vanished->job->entity_id;
-	vanished->run.marks = vanished->job->marks;
-	vanished->run.nmarks = vanished->job->nmarks;
-	vanished->run.holder_id = vanished->job->holder_id;
-	vanished->run.epoch = vanished->job->epoch;
 	error.sqlerrcode = ERRCODE_ADMIN_SHUTDOWN;
 	error.message = "the process that ran it was terminated";
 	vanished->run.loss = LOSS_PROCESS;
@@ -175,7 +169,7 @@ job_vanished(JobTrack *track, ExecJob *job, TimestampTz now)
 			dispatcher_wake_at(look_at);
 			return false;
 		}
-		vanished.run.outcome = RUN_DROPPED;
+		job_prepare_run(job, &vanished.run);
 		if (process_transaction(book_vanished, &vanished) && vanished.run.outcome == RUN_DONE)
 		{
 			TEST_POINT("dispatcher-after-loss");

@@ -217,17 +217,11 @@ make_durable(void *arg)
 static void
 job_run(ExecJob *job)
 {
-	LoopRun		run = {0};
+	LoopRun		run;
 	ErrorData  *error;
 	volatile bool locked = false;
 
-	run.rules = &job->rules;
-	run.entity_id = job->entity_id;
-	run.marks = job->marks;
-	run.nmarks = job->nmarks;
-	run.holder_id = job->holder_id;
-	run.epoch = job->epoch;
-	run.outcome = RUN_DROPPED;
+	job_prepare_run(job, &run);
 	job->outcome = JOB_FINISHED;
 
 	if (job->keep_marks)

@@ -143,6 +143,19 @@ process_transaction(void (*work) (void *arg), void *arg)
 }
 
 void
+job_prepare_run(const ExecJob *job, LoopRun *run)
+{
+	memset(run, 0, sizeof(*run));
+	run->rules = &job->rules;
+	run->entity_id = job->entity_id;
+	run->marks = job->marks;
+	run->nmarks = job->nmarks;
+	run->holder_id = job->holder_id;
+	run->epoch = job->epoch;
+	run->outcome = RUN_DROPPED;
+}
+
+void
 job_observe(const ExecJob *job)
 {
 	RunObserved observed = {

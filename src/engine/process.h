@@ -39,6 +39,9 @@ extern void process_wait(long timeout_ms, const char *wait_event);
  */
 extern bool process_transaction(void (*work) (void *arg), void *arg);
 
+/* The run that a job asks for; dropped until it is done. */
+extern void job_prepare_run(const ExecJob *job, LoopRun *run);
+
 /* Counts the run of a job, which was booked as a success or a failure. */
 extern void job_observe(const ExecJob *job);
 
