@@ -28,6 +28,7 @@
 #include "access/xact.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
+#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/procarray.h"
 #include "utils/builtins.h"
@@ -170,11 +171,21 @@ lease_deadline(const Lease *lease)
 #define LEASE_COLUMNS \
 	"holder_id, epoch, acquired_at, expires_at, touched_at, ttl_ms, renewals, engine, home, timeline"
 
+/* A grant meets no row of a term that is over locked, nor one of a lost term when it begins an incarnation. */
+#define LOCK_TERM \
+	"SELECT " LEASE_COLUMNS " FROM reconcile.lease" \
+	" WHERE reconciler_id OPERATOR(pg_catalog.=) $1" \
+	" AND ($2 IS NULL OR holder_id OPERATOR(pg_catalog.=) $2)" \
+	" AND epoch OPERATOR(pg_catalog.=) $3 AND expires_at OPERATOR(pg_catalog.>) $6" \
+	" AND home OPERATOR(pg_catalog.=) $4 AND timeline OPERATOR(pg_catalog.=) $5 FOR NO KEY UPDATE"
+#define LOCK_TERM_ARGS	{TEXTOID, TEXTOID, INT8OID, TEXTOID, INT4OID, TIMESTAMPTZOID}
+
 enum
 {
 	PLAN_READ,
 	PLAN_TRY_LOCK,
-	PLAN_LOCK,
+	PLAN_TRY_LOCK_TERM,
+	PLAN_LOCK_TERM,
 	PLAN_KNOWN,
 	PLAN_GRANT,
 	PLAN_REFRESH,
@@ -198,15 +209,8 @@ static SqlPlan plans[] = {
 		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1 FOR NO KEY UPDATE SKIP LOCKED",
 		1, {TEXTOID}
 	},
-	[PLAN_LOCK] = {
-		"SELECT " LEASE_COLUMNS " FROM reconcile.lease"
-		" WHERE reconciler_id OPERATOR(pg_catalog.=) $1"
-		" AND ($2 IS NULL OR holder_id OPERATOR(pg_catalog.=) $2)"
-		" AND epoch OPERATOR(pg_catalog.=) $3"
-		/* a grant that begins an incarnation meets no row of a lost term locked */
-		" AND home OPERATOR(pg_catalog.=) $4 AND timeline OPERATOR(pg_catalog.=) $5 FOR NO KEY UPDATE",
-		5, {TEXTOID, TEXTOID, INT8OID, TEXTOID, INT4OID}
-	},
+	[PLAN_TRY_LOCK_TERM] = {LOCK_TERM " SKIP LOCKED", 6, LOCK_TERM_ARGS},
+	[PLAN_LOCK_TERM] = {LOCK_TERM, 6, LOCK_TERM_ARGS},
 	[PLAN_KNOWN] = {
 		"SELECT GREATEST("
 		"(SELECT pg_catalog.max(last_epoch) FROM reconcile.resource WHERE reconciler_id OPERATOR(pg_catalog.=) $1),"
@@ -315,8 +319,8 @@ try_lock_lease(const char *reconciler_id, Lease *lease, bool *locked)
 }
 
 /*
- * The transaction in progress that has the id's row, by the row's xmax.  A
- * multixact is nobody's: a session that hangs with one is only waited for.
+ * The other (sub)transaction in progress that has the id's row, by the row's xmax.
+ * A multixact is nobody's: a session that hangs with one is only waited for.
  */
 static TransactionId
 row_writer(const char *reconciler_id)
@@ -337,10 +341,9 @@ row_writer(const char *reconciler_id)
 	if (HeapTupleIsValid(tuple) && !(tuple->t_data->t_infomask & (HEAP_XMAX_INVALID | HEAP_XMAX_IS_MULTI)))
 		writer = HeapTupleHeaderGetRawXmax(tuple->t_data);
 	systable_endscan(scan);
-	if (!TransactionIdIsValid(writer) || !TransactionIdIsInProgress(writer))
+	if (!TransactionIdIsValid(writer) || !TransactionIdIsInProgress(writer) ||
+		TransactionIdIsCurrentTransactionId(writer))
 		writer = InvalidTransactionId;
-	else
-		writer = SubTransGetTopmostTransaction(writer);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 	return writer;
@@ -363,7 +366,7 @@ terminate_writer(const char *reconciler_id, const LOCKTAG *lease_lock)
 	if (lease_lock != NULL &&
 		!VirtualTransactionIdIsValid(*GetLockConflicts(lease_lock, AGAINST_HOLDER, NULL)))
 		return;
-	SET_LOCKTAG_TRANSACTION(tag, writer);
+	SET_LOCKTAG_TRANSACTION(tag, SubTransGetTopmostTransaction(writer));
 	fence_terminate(&tag, ShareLock, reconciler_id);
 }
 
@@ -634,6 +637,29 @@ is_live_term(const Lease *lease, const char *holder_id, int64 epoch, TimestampTz
 		now < lease->expires_at;
 }
 
+/* The row of (id, holder, epoch), any holder's if that is NULL, locked by one of the plans. */
+static bool
+lock_term(int plan, const char *reconciler_id, const char *holder_id, int64 epoch, Lease *lease)
+{
+	SqlScope	scope;
+	Datum		values[6];
+	char		nulls[] = "      ";
+	bool		found;
+
+	sql_begin(&scope);
+	values[0] = CStringGetTextDatum(reconciler_id);
+	values[1] = holder_id != NULL ? CStringGetTextDatum(holder_id) : (Datum) 0;
+	values[2] = Int64GetDatum(epoch);
+	values[3] = CStringGetTextDatum(home_here()->place);
+	values[4] = Int32GetDatum(home_here()->timeline);
+	values[5] = TimestampTzGetDatum(clock_now());
+	if (holder_id == NULL)
+		nulls[1] = 'n';
+	found = fetch_lease(sql_run_latest(&plans[plan], values, nulls), reconciler_id, lease);
+	sql_end(&scope);
+	return found;
+}
+
 /*
  * Locks the row of (id, holder, epoch), any holder's if that is NULL, if it is
  * the live term; the clock is read after the lock.  Does not wait for somebody
@@ -644,9 +670,6 @@ lock_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
 			   Lease *lease, TimestampTz *now)
 {
 	LOCKTAG		tag;
-	SqlScope	scope;
-	Datum		values[5];
-	char		nulls[] = "     ";
 	bool		locked = false;
 	bool		found;
 
@@ -663,16 +686,23 @@ lock_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
 		locked = true;
 	}
 
-	sql_begin(&scope);
-	values[0] = CStringGetTextDatum(reconciler_id);
-	values[1] = holder_id != NULL ? CStringGetTextDatum(holder_id) : (Datum) 0;
-	values[2] = Int64GetDatum(epoch);
-	values[3] = CStringGetTextDatum(home_here()->place);
-	values[4] = Int32GetDatum(home_here()->timeline);
-	if (holder_id == NULL)
-		nulls[1] = 'n';
-	found = fetch_lease(sql_run_latest(&plans[PLAN_LOCK], values, nulls), reconciler_id, lease);
-	sql_end(&scope);
+	/*
+	 * Whoever waits for another's change does so without the row: should the term be
+	 * over then, he would have it until he is told so, and be ended for that.
+	 */
+	while (!(found = lock_term(PLAN_TRY_LOCK_TERM, reconciler_id, holder_id, epoch, lease)))
+	{
+		TransactionId writer = row_writer(reconciler_id);
+
+		if (TransactionIdIsValid(writer))
+			XactLockTableWait(writer, NULL, NULL, XLTW_None);
+		else
+		{
+			/* it is over, or somebody has the row who is not to be named */
+			found = lock_term(PLAN_LOCK_TERM, reconciler_id, holder_id, epoch, lease);
+			break;
+		}
+	}
 
 	/* a grant that comes from here on meets the row's lock */
 	if (locked)

@@ -152,4 +152,23 @@ for my $case (
 	$hung->{run}->kill_kill;
 }
 
+# ----------------------------------------------------------------------
+note 'who asks for what is over, and is told so, has nothing of it';
+
+set_grace('-1');
+for my $case (
+	[ 'no_renewal', q{SELECT renewed FROM reconcile.renew_leases('old', '{no_renewal}', '{1}')} ],
+	[ 'no_release', q{SELECT reconcile.release_lease('no_release', 'old', 1)} ],
+	[ 'no_force', q{SELECT reconcile.force_release_lease('no_force', 1, 'late')} ])
+{
+	my ($id, $statement) = @$case;
+	my $late = $node->background_psql('postgres');
+
+	sql($node, "SELECT reconcile.acquire_lease('$id', 'old', '1 ms')");
+	wait_for($node, "(SELECT NOT live FROM reconcile.leases WHERE reconciler_id = '$id')", "$id: the term is over");
+	is($late->query_safe("BEGIN; $statement"), 'f', 'whoever asks for it hears so, and stays in his transaction');
+	is(next_term($id, '0 s'), '2', 'which is in nobody\'s way');
+	$late->quit;
+}
+
 finish();
