@@ -96,8 +96,9 @@ sub traffic
 			my $kb = int($now->{$name} / 1024);
 			$largest{$name} = $kb if $kb > ($largest{$name} // 0);
 		}
+		# what waits is not to grow where the workers get no processor
+		wait_quiet($node, 'drive');
 	}
-	wait_quiet($node, 'drive');
 	return \%largest;
 }
 
@@ -117,10 +118,10 @@ sub bounded
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	return is(join(', ', @beyond), '', $name);
 }
-# What the segments may come to: one that is left at 512 blocks, what comes until
-# that is seen, and what has not been emptied yet: less than half of what all marks
-# of this test take.
-my $marks = 9 * 1024;
+# What the segments may come to: three of the 512 blocks at which one is left, as the
+# one before may not be empty yet on a busy machine, and what comes until that is seen.
+# Were none left, it would be 17 MB beside the old snapshot.
+my $marks = 13 * 1024;
 
 # ----------------------------------------------------------------------
 note 'with vacuum, and no old snapshot';
