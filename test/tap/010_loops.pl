@@ -469,7 +469,7 @@ my $later = close_gate($node, 'demolished_later');
 enqueue($node, 'demolished', 'a');
 wait_held($node, 'demolished_later', 1);
 my $dropper = $node->background_psql('postgres');
-$dropper->query_until(qr/begun/, qq{\\echo begun\nSELECT reconcile.drop_loop('demolished');\n});
+begins($dropper, q{SELECT reconcile.drop_loop('demolished');});
 wait_for($node, q{EXISTS (SELECT FROM pg_locks WHERE relation = 'app.dropped'::regclass AND NOT granted)}, 'it waits for the table');
 $later->open;
 $dropper->query_safe('SELECT 1');

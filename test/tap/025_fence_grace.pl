@@ -84,7 +84,7 @@ is( $node->safe_psql('postgres', "SELECT reconcile.try_acquire_lease('patient', 
 	't', 'try_acquire_lease gives NULL');
 
 my $waiting = $node->background_psql('postgres');
-$waiting->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease('patient', 'new', '1 min', wait => '1 min');\n");
+begins($waiting, q{SELECT 'granted ' || epoch FROM reconcile.acquire_lease('patient', 'new', '1 min', wait => '1 min');});
 ok( $node->poll_query_until('postgres', "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query ~ 'granted.*wait =>' AND state = 'active' AND pid <> pg_backend_pid())"),
 	'another one waits longer');
 $leader->query_safe('COMMIT');

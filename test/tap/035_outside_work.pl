@@ -100,7 +100,7 @@ make_loop($plain, 'by_hand');
 my $gate = close_gate($plain, 'by_hand');
 my $session = $plain->background_psql('postgres');
 enqueue($plain, 'by_hand', 1 .. 5);
-$session->query_until(qr/calling/, "\\echo calling\nCALL reconcile.run_loop('by_hand');\n");
+begins($session, q{CALL reconcile.run_loop('by_hand');});
 wait_held($plain, 'by_hand', 1);
 sql($plain, q{SELECT reconcile.pause_loop('by_hand')});
 $gate->open;

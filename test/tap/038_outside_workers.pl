@@ -237,7 +237,7 @@ my @workers;
 for my $n (1 .. 6)
 {
 	my $h = $node->background_psql('postgres', on_error_stop => 0);
-	$h->query_until(qr/at work/, "\\echo at work\nCALL app.worker('w$n');\n\\q\n");
+	begins($h, "CALL app.worker('w$n');\n\\q");
 	push @workers, $h;
 }
 wait_held($node, 'crowd', 6);

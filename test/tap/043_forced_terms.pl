@@ -68,7 +68,7 @@ $gate = close_gate($node, 'wanted');
 enqueue($node, 'wanted', 'a');
 wait_held($node, 'wanted', 1);
 my $waiting = $node->background_psql('postgres');
-$waiting->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease('wanted', 'client', '1 hour', wait => '1 min');\n");
+begins($waiting, q{SELECT 'granted ' || epoch FROM reconcile.acquire_lease('wanted', 'client', '1 hour', wait => '1 min');});
 wait_for($node, q{EXISTS (SELECT FROM pg_stat_activity WHERE query ~ 'granted.*wait =>' AND wait_event IS NOT NULL AND state = 'active' AND pid <> pg_backend_pid())},
 	'a client waits for the lease of a loop that runs');
 is(sql($node, q{SELECT reconcile.force_release_lease('wanted', 1, 'make room')}), 't', 'its term is ended');
@@ -138,7 +138,7 @@ for my $case (
 	set_grace('-1');
 	$hung = hanging($id, '2 s', $statement);
 	my $behind = $node->background_psql('postgres', on_error_stop => 0);
-	$behind->query_until(qr/asking/, "\\echo asking\nSELECT * FROM reconcile.renew_lease('$id', 'old', 1);\n");
+	begins($behind, "SELECT * FROM reconcile.renew_lease('$id', 'old', 1);");
 	wait_for($node, "(SELECT NOT live FROM reconcile.leases WHERE reconciler_id = '$id')", "$id: the term is over as far as anybody can see");
 	is(next_term($id, '100 ms'), 'Another transaction', 'the next waits for the change to commit');
 

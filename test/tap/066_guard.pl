@@ -98,13 +98,8 @@ $row->query_safe(q{BEGIN; SELECT id FROM app.held FOR UPDATE});
 my $old = $node->background_psql('postgres', on_error_stop => 0);
 $old->query_safe(q{SELECT reconcile.acquire_lease('held', 'old', '500 ms')});
 my $pid = $old->query_safe('SELECT pg_backend_pid()');
-$old->query_until(qr/bound/, q{
-	BEGIN;
-	SELECT reconcile.bind_lease('held', 'old', 1);
-	\echo bound
-	UPDATE app.held SET have = 'of the old leader';
-	COMMIT;
-});
+$old->query_safe(q{BEGIN; SELECT reconcile.bind_lease('held', 'old', 1)});
+begins($old, q{UPDATE app.held SET have = 'of the old leader'; COMMIT;});
 wait_for($node, qq{(SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid)}, 'it waits for the row');
 wait_for($node, q{(SELECT NOT live FROM reconcile.leases WHERE reconciler_id = 'held')}, 'its term is over');
 is(sql($node, q{SELECT epoch FROM reconcile.acquire_lease('held', 'new', '1 h', wait => '30 s')}), 2, 'it is ended for the next term');

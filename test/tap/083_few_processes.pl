@@ -83,14 +83,13 @@ my @parallel;
 until (@parallel == 10 || sql($node, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^(reconcile|parallel|logical)'}) == 8)
 {
 	my $session = $node->background_psql('postgres');
-	$session->query_until(qr/begun/, <<~'EOS');
+	$session->query_safe(<<~'EOS');
 		SET max_parallel_workers_per_gather = 16;
 		SET parallel_setup_cost = 0;
 		SET parallel_tuple_cost = 0;
 		SET min_parallel_table_scan_size = 0;
-		\echo begun
-		SELECT count(pg_sleep(1)) FROM app.big;
 		EOS
+	begins($session, 'SELECT count(pg_sleep(1)) FROM app.big;');
 	push @parallel, $session;
 	$node->poll_query_until('postgres', 'SELECT count(*) = ' . @parallel . q{ FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND backend_type = 'client backend'}) or die;
 }

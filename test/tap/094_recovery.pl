@@ -69,7 +69,7 @@ sql($node, q{UPDATE reconcile.incarnation SET timeline = timeline - 1; UPDATE re
 sub ask
 {
 	my ($session, $arguments) = @_;
-	$session->query_until(qr/asking/, "\\echo asking\nSELECT 'granted ' || epoch FROM reconcile.acquire_lease($arguments);\n");
+	begins($session, "SELECT 'granted ' || epoch FROM reconcile.acquire_lease($arguments);");
 	return;
 }
 

@@ -27,6 +27,7 @@ use warnings;
 use Exporter 'import';
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use ReconcileTest;
 use Test::More;
 use TestPoints;
 use Time::HiRes qw(usleep);
@@ -217,7 +218,7 @@ sub _session
 	my $session = $node->background_psql('postgres', on_error_stop => 0);
 
 	arm($node, $point, $session->query_safe('SELECT pg_backend_pid()'));
-	$session->query_until(qr/begun/, "\\echo begun\n$statement;\n");
+	begins($session, "$statement;");
 	return $session;
 }
 

@@ -29,7 +29,7 @@ use ServerLog;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(new_node new_standby watch_log expect_log finish);
+our @EXPORT = qw(new_node new_standby begins watch_log expect_log finish);
 
 my @nodes;
 my @expected;
@@ -88,6 +88,18 @@ sub new_standby
 	watch_log($standby);
 	$standby->start;
 	return $standby;
+}
+
+# begins(SESSION, STATEMENTS): the session begins them, and their end is not waited for.
+sub begins
+{
+	my ($session, $statements) = @_;
+
+	# a session that has died ends what is waited for, too
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	like($session->query_until(qr/begun/, "\\echo begun\n$statements\n"), qr/begun/, 'a session begins what it is told')
+	  or die 'the session is gone';
+	return;
 }
 
 # watch_log(NODE): have finish() check a node that was made otherwise.
