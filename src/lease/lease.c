@@ -670,6 +670,7 @@ lock_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
 			   Lease *lease, TimestampTz *now)
 {
 	LOCKTAG		tag;
+	TransactionId writer;
 	bool		locked = false;
 	bool		found;
 
@@ -690,19 +691,12 @@ lock_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
 	 * Whoever waits for another's change does so without the row: should the term be
 	 * over then, he would have it until he is told so, and be ended for that.
 	 */
-	while (!(found = lock_term(PLAN_TRY_LOCK_TERM, reconciler_id, holder_id, epoch, lease)))
-	{
-		TransactionId writer = row_writer(reconciler_id);
-
-		if (TransactionIdIsValid(writer))
-			XactLockTableWait(writer, NULL, NULL, XLTW_None);
-		else
-		{
-			/* it is over, or somebody has the row who is not to be named */
-			found = lock_term(PLAN_LOCK_TERM, reconciler_id, holder_id, epoch, lease);
-			break;
-		}
-	}
+	while (!(found = lock_term(PLAN_TRY_LOCK_TERM, reconciler_id, holder_id, epoch, lease)) &&
+		   TransactionIdIsValid(writer = row_writer(reconciler_id)))
+		XactLockTableWait(writer, NULL, NULL, XLTW_None);
+	/* it is over, or somebody has the row who is not to be named */
+	if (!found)
+		found = lock_term(PLAN_LOCK_TERM, reconciler_id, holder_id, epoch, lease);
 
 	/* a grant that comes from here on meets the row's lock */
 	if (locked)
