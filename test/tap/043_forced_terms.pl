@@ -171,4 +171,16 @@ for my $case (
 	$late->quit;
 }
 
+# The same for who was waiting when it became so.
+$hung = hanging('waited', '3 s', q{SELECT reconcile.renew_lease('waited', 'old', 1, '1 hour')});
+my $late = $node->background_psql('postgres');
+my $pid = $late->query_safe('SELECT pg_backend_pid()');
+begins($late, q{BEGIN; SELECT renewed FROM reconcile.renew_leases('old', '{waited}', '{1}');});
+wait_for($node, "(SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid)", 'somebody waits for another\'s renewal');
+wait_for($node, q{(SELECT NOT live FROM reconcile.leases WHERE reconciler_id = 'waited')}, 'until the term is over');
+$hung->query_safe('ROLLBACK');
+like($late->query('SELECT 1'), qr/^f$/m, 'the renewal is rolled back, and there is nothing to renew');
+is(next_term('waited', '0 s'), '2', 'he has kept nothing of what he waited for');
+$_->quit for $late, $hung;
+
 finish();
