@@ -233,4 +233,50 @@ wait_for($node, q{NOT EXISTS (SELECT FROM reconcile.work WHERE loop_name = 'pair
 is(sql($node, q{SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()}), 0, 'without a deadlock');
 is(sql($node, q{SELECT count(*) FROM reconcile.dead_letters WHERE loop_name <> 'killer'}), 0, 'nobody else has died');
 
+# ----------------------------------------------------------------------
+note 'who has the only executor is given a second entity, unless another loop has none';
+
+my $one = new_node('one', conf => "max_worker_processes = 8\nreconcile.max_workers = 1\n");
+prepare($one);
+make_loop($one, $_) for qw(alone shared other);
+
+# holds_it(LOOP): the gate at which its first run, of which nobody knows yet how long it takes, has the executor.
+sub holds_it
+{
+	my ($loop) = @_;
+	my $held = close_gate($one, $loop);
+	enqueue($one, $loop, 'first');
+	wait_held($one, $loop, 1);
+	return $held;
+}
+
+# all_due(LOOP => ENTITY...): the dispatcher hears of them at once, and has done what it does about them.
+sub all_due
+{
+	my (%due) = @_;
+	my $dispatcher = dispatcher_pid($one);
+	kill('STOP', $dispatcher) or die;
+	enqueue($one, $_, $due{$_}) for sort keys %due;
+	kill('CONT', $dispatcher) or die;
+	wait_for($one, "(SELECT ready FROM reconcile.loops WHERE loop_name = '$_') = 1", "$_ is due") for sort keys %due;
+	sql($one, q{SELECT ready FROM reconcile.loops});
+	return;
+}
+
+$gate = holds_it('alone');
+all_due(alone => 'second');
+my $dispatcher = dispatcher_pid($one);
+kill('STOP', $dispatcher) or die;
+$gate->open;
+wait_for($one, q{EXISTS (SELECT FROM app.run WHERE loop_name = 'alone' AND entity_id = 'second')}, 'it runs without the dispatcher');
+kill('CONT', $dispatcher) or die;
+wait_quiet($one, 'alone');
+
+$gate = holds_it('shared');
+all_due(shared => 'second', other => 'only');
+$gate->open;
+wait_for($one, q{(SELECT count(*) FROM app.run WHERE loop_name IN ('shared', 'other')) = 3}, 'both run');
+is(sql($one, q{SELECT string_agg(entity_id, ' ' ORDER BY n) FROM app.run WHERE loop_name IN ('shared', 'other')}), 'first only second',
+	'the one of the loop that had nothing comes first');
+
 finish();
