@@ -159,6 +159,13 @@ keep_begin(void)
 	}
 }
 
+uint64
+access_generation(void)
+{
+	keep_begin();
+	return kept_changes;
+}
+
 bool
 access_allowed(Capability capability, const char *reconciler_id)
 {
@@ -195,6 +202,18 @@ access_require(Capability capability, const char *reconciler_id)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for reconciler \"%s\"", reconciler_id),
 				 errdetail("It needs the capability \"%s\".", capability_name[capability]),
+				 errhint("Ask an administrator for reconcile.grant_access(role, '%s').",
+						 capability_name[capability])));
+}
+
+void
+access_require_all(Capability capability)
+{
+	if (!access_allowed(capability, ""))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for all reconcilers"),
+				 errdetail("It needs the capability \"%s\" on all reconciler ids.", capability_name[capability]),
 				 errhint("Ask an administrator for reconcile.grant_access(role, '%s').",
 						 capability_name[capability])));
 }
@@ -270,19 +289,25 @@ grant_execute(Oid role, const char *capability)
 }
 
 void
-access_grant_owner(Oid role)
+access_grant_functions(Oid role, Capability capability)
 {
 	SqlScope	scope;
 
 	if (superuser_arg(role))
 		return;
 	sql_begin(&scope);
-	grant_execute(role, "define");
+	grant_execute(role, capability_name[capability]);
 	sql_end(&scope);
 }
 
-static void
-require_administrator(void)
+void
+access_grant_owner(Oid role)
+{
+	access_grant_functions(role, CAP_DEFINE);
+}
+
+void
+access_require_administrator(void)
 {
 	if (!superuser() && GetUserId() != install_get()->owner)
 		ereport(ERROR,
@@ -306,7 +331,7 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 	capability = capability_arg(fcinfo, 1);
 	if (!PG_ARGISNULL(2))
 		reconciler_id = reconciler_id_arg(fcinfo, 2, "scope");
-	require_administrator();
+	access_require_administrator();
 	role = get_role_oid(NameStr(*PG_GETARG_NAME(0)), false);
 
 	sql_begin(&scope);

@@ -28,6 +28,18 @@ extern bool access_allowed(Capability capability, const char *reconciler_id);
 /* The same, or 42501 naming the reconciler id. */
 extern void access_require(Capability capability, const char *reconciler_id);
 
+/* The same for all reconciler ids. */
+extern void access_require_all(Capability capability);
+
+/* 42501 unless the current role is a superuser or the owner of our schema. */
+extern void access_require_administrator(void);
+
+/* Gives a role EXECUTE on what the capability allows, without a grant on any reconciler id. */
+extern void access_grant_functions(Oid role, Capability capability);
+
+/* Another number each time that roles, or what they may do, may have changed. */
+extern uint64 access_generation(void);
+
 /* A grant, or who owns a loop, changed: what sessions keep of it is void when this commits. */
 extern void access_changed(void);
 

@@ -50,6 +50,16 @@ require_writable(const char *function)
 }
 
 void
+require_read_committed(const char *function)
+{
+	if (IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s() works at READ COMMITTED only", function),
+				 errhint("Begin the transaction with ISOLATION LEVEL READ COMMITTED.")));
+}
+
+void
 require_non_atomic(FunctionCallInfo fcinfo, const char *procedure)
 {
 	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||

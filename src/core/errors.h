@@ -17,6 +17,7 @@
 #define ERRCODE_PERMANENT_FAILURE	MAKE_SQLSTATE('R', 'C', '0', '0', '4')
 #define ERRCODE_UNMINTED_EPOCH		MAKE_SQLSTATE('R', 'C', '0', '0', '5')
 #define ERRCODE_FENCE_UNBOUND		MAKE_SQLSTATE('R', 'C', '0', '0', '6')
+#define ERRCODE_REVISION_EXHAUSTED	MAKE_SQLSTATE('R', 'C', '0', '1', '4')
 #define ERRCODE_NOT_YET_DURABLE		MAKE_SQLSTATE('R', 'C', '0', '1', '6')
 #define ERRCODE_STALE_CLAIM			MAKE_SQLSTATE('R', 'C', '0', '1', '7')
 
@@ -34,6 +35,9 @@ extern void require_primary(const char *function);
 
 /* The same, and 25006 in a read-only transaction: what writes past the executor must ask itself. */
 extern void require_writable(const char *function);
+
+/* 0A000 above READ COMMITTED, where the function would not see what others have committed. */
+extern void require_read_committed(const char *function);
 
 /* 2D000 unless the procedure, which commits, was called where it may. */
 extern void require_non_atomic(FunctionCallInfo fcinfo, const char *procedure);

@@ -31,8 +31,8 @@ reason_arg(FunctionCallInfo fcinfo, int n)
 	return reason;
 }
 
-void
-reconciler_id_check(const char *value, const char *arg)
+bool
+reconciler_id_valid(const char *value)
 {
 	size_t		length = strlen(value);
 	bool		good = length >= 1 && length <= RECONCILER_ID_MAX;
@@ -43,7 +43,13 @@ reconciler_id_check(const char *value, const char *arg)
 
 		good = (c >= 'a' && c <= 'z') || c == '_' || (i > 0 && c >= '0' && c <= '9');
 	}
-	if (!good)
+	return good;
+}
+
+void
+reconciler_id_check(const char *value, const char *arg)
+{
+	if (!reconciler_id_valid(value))
 		arg_invalid(arg, "is not a reconciler id",
 					"A reconciler id is 1 to 48 bytes: a lower-case letter or underscore, then lower-case letters, digits and underscores.");
 }
@@ -60,8 +66,8 @@ is_invisible(pg_wchar c)
 		(c >= 0x2060 && c <= 0x2069) || c == 0xfeff;
 }
 
-static bool
-has_invisible(const char *value)
+bool
+text_has_invisible(const char *value)
 {
 	bool		utf8 = GetDatabaseEncoding() == PG_UTF8;
 
@@ -83,6 +89,34 @@ has_invisible(const char *value)
 	return false;
 }
 
+/* White_Space of Unicode. */
+static bool
+is_space(pg_wchar c)
+{
+	return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+		(c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+bool
+text_is_blank(const char *value)
+{
+	bool		utf8 = GetDatabaseEncoding() == PG_UTF8;
+
+	for (const unsigned char *p = (const unsigned char *) value; *p; p += utf8 ? pg_utf_mblen(p) : pg_mblen((const char *) p))
+	{
+		/* of other encodings only what is ASCII is known */
+		if (!(utf8 ? is_space(utf8_to_unicode(p)) : *p < 0x80 && is_space(*p)))
+			return false;
+	}
+	return true;
+}
+
+bool
+sqlstate_valid(const char *value)
+{
+	return strlen(value) == 5 && strspn(value, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5;
+}
+
 void
 holder_id_check(const char *value, const char *arg)
 {
@@ -91,7 +125,7 @@ holder_id_check(const char *value, const char *arg)
 	if (length < 1 || length > HOLDER_ID_MAX)
 		arg_invalid(arg, length < 1 ? "must not be empty" : "is too long",
 					"It is 1 to 256 bytes.");
-	if (has_invisible(value))
+	if (text_has_invisible(value))
 		arg_invalid(arg, "contains a character that cannot be seen",
 					"Control, bidirectional and zero-width characters are refused.");
 }

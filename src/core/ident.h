@@ -24,6 +24,9 @@ extern void reconciler_id_check(const char *value, const char *arg);
 extern void holder_id_check(const char *value, const char *arg);
 extern void entity_id_check(const char *value, const char *arg);
 
+/* Is this a legal reconciler id? */
+extern bool reconciler_id_valid(const char *value);
+
 /* Is this a legal entity id?  For callers that must not fail. */
 extern bool entity_id_valid(const char *value, size_t length);
 
@@ -32,6 +35,15 @@ extern char *text_arg(FunctionCallInfo fcinfo, int n, const char *arg);
 
 /* Why an operator does what is recorded: 1 to 1,000 bytes.  22004, 22023. */
 extern char *reason_arg(FunctionCallInfo fcinfo, int n);
+
+/* Is there a control, zero-width or bidirectional character in it: one that a reader does not see? */
+extern bool text_has_invisible(const char *value);
+
+/* Is it empty, or white space as Unicode has it? */
+extern bool text_is_blank(const char *value);
+
+/* Five digits or upper-case letters? */
+extern bool sqlstate_valid(const char *value);
 
 /* 45 bits of hash for a lock tag: a collision only delays. */
 extern uint64 ident_hash(const char *kind_scope, const char *id);

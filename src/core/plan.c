@@ -99,6 +99,12 @@ sql_run_latest(SqlPlan *plan, Datum *values, const char *nulls)
 	return rows;
 }
 
+uint64
+sql_run_snapshot(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snapshot)
+{
+	return sql_execute(plan, values, nulls, snapshot);
+}
+
 Datum
 sql_value(int row, int column, bool *isnull)
 {

@@ -50,6 +50,9 @@ extern uint64 sql_run(SqlPlan *plan, Datum *values, const char *nulls);
 /* The same with the newest snapshot at any isolation level: for what is read after a lock. */
 extern uint64 sql_run_latest(SqlPlan *plan, Datum *values, const char *nulls);
 
+/* The same with a snapshot of the caller's, for what is read in parts. */
+extern uint64 sql_run_snapshot(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snapshot);
+
 /* A column (from 1) of a row (from 0) of the last result; isnull may be NULL where no NULL can be. */
 extern Datum sql_value(int row, int column, bool *isnull);
 

@@ -362,6 +362,24 @@ incarnation_settle(void)
 	return next.floor;
 }
 
+int64
+incarnation_hold(void)
+{
+	LOCKTAG		tag;
+	Incarnation last;
+	Incarnation next;
+
+	(void) incarnation_settle();
+	read_last(&last);
+	/* it is left to a grant, which must not wait for us */
+	if (next_incarnation(&last, clock_now(), &next))
+		return next.number;
+	incarnation_tag(&tag);
+	(void) LockAcquire(&tag, ShareLock, false, false);
+	read_last(&last);
+	return last.number;
+}
+
 /* Waits for renewals and releases: one that has not committed may make a term live that looks over. */
 static void
 lock_terms(void)

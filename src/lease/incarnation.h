@@ -51,6 +51,13 @@ extern void incarnation_leave(void);
 extern int64 incarnation_settle(void);
 
 /*
+ * The number of the incarnation, which does not change before this transaction
+ * ends: what is written under it is not later than what follows.  May wait for a
+ * change.  Where nothing was granted yet it is that of the first grant.
+ */
+extern int64 incarnation_hold(void);
+
+/*
  * Voids all that was granted, as if the server had changed; returns the floor.
  * Waits for grants and renewals that have not committed.
  */

@@ -139,7 +139,7 @@ optional_int64(int row, int column)
 }
 
 static void
-function_from_row(int row, int column, LoopRules *rules, LoopFunction which)
+function_from_row(int row, int column, LoopRules *rules, FunctionKind which)
 {
 	bool		isnull;
 	Datum		value = sql_value(row, column, &isnull);
@@ -157,7 +157,7 @@ rules_from_row(int row, LoopRules *rules)
 	memset(rules, 0, sizeof(*rules));
 	strlcpy(rules->loop_name, TextDatumGetCString(sql_value(row, 1, NULL)), sizeof(rules->loop_name));
 	rules->owner = DatumGetObjectId(sql_value(row, 2, NULL));
-	function_from_row(row, 3, rules, LOOP_RECONCILER);
+	function_from_row(row, 3, rules, FUNCTION_RECONCILER);
 	rules->default_requeue_ms = optional_int64(row, 4);
 	rules->backoff_base_ms = DatumGetInt64(sql_value(row, 5, NULL));
 	rules->backoff_max_ms = DatumGetInt64(sql_value(row, 6, NULL));
@@ -170,8 +170,8 @@ rules_from_row(int row, LoopRules *rules)
 	rules->concurrency = DatumGetInt32(sql_value(row, 12, NULL));
 	rules->enabled = DatumGetBool(sql_value(row, 13, NULL));
 	rules->paused = DatumGetBool(sql_value(row, 14, NULL));
-	function_from_row(row, 15, rules, LOOP_LISTER);
-	function_from_row(row, 16, rules, LOOP_REPOSITORY);
+	function_from_row(row, 15, rules, FUNCTION_LISTER);
+	function_from_row(row, 16, rules, FUNCTION_REPOSITORY);
 	rules->resync_every_ms = optional_int64(row, 17);
 	switch (home_compare(TextDatumGetCString(sql_value(row, 18, NULL)), DatumGetInt32(sql_value(row, 19, NULL))))
 	{
@@ -464,9 +464,9 @@ require_connect(Oid owner)
 }
 
 static const OptionId function_options[LOOP_FUNCTIONS] = {
-	[LOOP_RECONCILER] = OPT_RECONCILER,
-	[LOOP_LISTER] = OPT_LISTER,
-	[LOOP_REPOSITORY] = OPT_REPOSITORY
+	[FUNCTION_RECONCILER] = OPT_RECONCILER,
+	[FUNCTION_LISTER] = OPT_LISTER,
+	[FUNCTION_REPOSITORY] = OPT_REPOSITORY
 };
 
 /* Owner and functions: who chooses the function chooses what runs as the owner. */
@@ -488,16 +488,16 @@ set_owner_and_functions(LoopRules *rules, const OptionValue *values)
 	for (int i = 0; i < LOOP_FUNCTIONS; i++)
 	{
 		const OptionValue *value = &values[function_options[i]];
-		char	   *signature = loop_function(rules, (LoopFunction) i);
+		char	   *signature = loop_function(rules, (FunctionKind) i);
 
 		if (value->given && value->isnull)
 			signature[0] = '\0';
 		else if (value->given)
-			loop_set_function(rules, (LoopFunction) i, value->text);
+			loop_set_function(rules, (FunctionKind) i, value->text);
 		else if (owner_given && signature[0] != '\0')
-			loop_set_function(rules, (LoopFunction) i, pstrdup(signature));
+			loop_set_function(rules, (FunctionKind) i, pstrdup(signature));
 		/* a repository is called in the session of whoever writes */
-		any |= signature[0] != '\0' && i != LOOP_REPOSITORY;
+		any |= signature[0] != '\0' && i != FUNCTION_REPOSITORY;
 	}
 	if (any)
 		require_connect(rules->owner);

@@ -5,9 +5,8 @@
 #ifndef RECONCILE_LOOP_H
 #define RECONCILE_LOOP_H
 
+#include "core/function.h"
 #include "core/ident.h"
-
-#define SIGNATURE_MAX	320		/* bytes of a stored function signature, with its end */
 
 /*
  * The options of a loop; a plain value, fit for shared memory.  A run keeps
@@ -77,6 +76,9 @@ extern void loop_require_trigger(const char *loop_name);
 /* Pauses it, as pause_loop() does, and tells the engine at commit in any case. */
 extern void loop_pause(const char *loop_name);
 
+/* Resumes it; one that came with a restore, a clone or a subscription is at home from then on. */
+extern void loop_resume(const LoopRules *rules);
+
 /*
  * Deletes the marks of an entity (NULL: of the whole loop) that have committed,
  * also those that are being moved meanwhile; returns how many.  Waits for who
@@ -84,35 +86,11 @@ extern void loop_pause(const char *loop_name);
  */
 extern int	loop_delete_marks(const char *loop_name, const char *entity_id);
 
-/* The functions that a loop may have; each is an option of that name. */
-typedef enum LoopFunction
-{
-	LOOP_RECONCILER,			/* f(text) returning interval or void */
-	LOOP_LISTER,				/* f() returning setof text */
-	LOOP_REPOSITORY				/* f(text, jsonb) returning anything */
-} LoopFunction;
-
-#define LOOP_FUNCTIONS	(LOOP_REPOSITORY + 1)
+/* The kinds of functions that a loop may have: each is an option of that name. */
+#define LOOP_FUNCTIONS	(FUNCTION_REPOSITORY + 1)
 
 /* Its signature as the loop has it; '' = none. */
-extern char *loop_function(const LoopRules *rules, LoopFunction which);
-
-/*
- * The function's oid by its stored signature; InvalidOid if it is gone, or is
- * no longer of its kind.  No error, no rights needed.
- */
-extern Oid	loop_resolve_function(LoopFunction which, const char *signature);
-
-/* What stands against running the function as the loop's owner. */
-typedef enum LoopFunctionProblem
-{
-	LOOP_FUNCTION_OK,
-	LOOP_FUNCTION_GONE,
-	LOOP_FUNCTION_NO_EXECUTE,	/* the owner may not execute it */
-	LOOP_FUNCTION_FOREIGN		/* it is neither his nor a superuser's: its owner could run anything as him */
-} LoopFunctionProblem;
-
-extern LoopFunctionProblem loop_function_problem(Oid function, Oid owner);
+extern char *loop_function(const LoopRules *rules, FunctionKind which);
 
 /* Why no executor can connect to this database as the owner of a loop, or NULL. */
 extern const char *loop_owner_problem(Oid owner);
@@ -121,6 +99,6 @@ extern const char *loop_owner_problem(Oid owner);
  * Resolves what the caller named, by his search path, into *rules; rules->owner
  * is known.  22023, 42501 or 42883, naming the argument.
  */
-extern void loop_set_function(LoopRules *rules, LoopFunction which, const char *text);
+extern void loop_set_function(LoopRules *rules, FunctionKind which, const char *text);
 
 #endif							/* RECONCILE_LOOP_H */

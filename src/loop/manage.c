@@ -1,7 +1,7 @@
 /*
  * manage.c
- *		What users do with loops and their entities: trigger, pause, revive, forget;
- *		and what a reconciler function may ask and say.
+ *		What users do with loops: trigger, pause, resume; and what a reconciler function
+ *		may ask and say.
  *
  * Triggers only append (mark.h), so they take no lock that another trigger
  * holds.  Everything here tells the engine at commit.
@@ -34,13 +34,10 @@
 #include "loop/run.h"
 
 #define ENQUEUE_MANY_MAX	1000000
-#define REVIVE_ALL_MAX		1000000
 
 enum
 {
-	PLAN_PAUSE,
-	PLAN_REVIVE,
-	PLAN_REVIVE_ALL
+	PLAN_PAUSE
 };
 
 static SqlPlan plans[] = {
@@ -48,24 +45,6 @@ static SqlPlan plans[] = {
 		"UPDATE reconcile.loop SET paused = $2"
 		" WHERE loop_name OPERATOR(pg_catalog.=) $1 AND paused OPERATOR(pg_catalog.<>) $2",
 		2, {TEXTOID, BOOLOID}
-	},
-	[PLAN_REVIVE] = {
-		"DELETE FROM reconcile.entity WHERE loop_name OPERATOR(pg_catalog.=) $1"
-		" AND entity_id OPERATOR(pg_catalog.=) $2 AND died_of IS NOT NULL"
-		" RETURNING died_of OPERATOR(pg_catalog.=) 'crash'",
-		2, {TEXTOID, TEXTOID}
-	},
-	/* who is locked is being revived, forgotten or run at this moment */
-	[PLAN_REVIVE_ALL] = {
-		"WITH oldest AS MATERIALIZED ("
-		"SELECT e.entity_id FROM reconcile.entity e"
-		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.died_of IS NOT NULL"
-		" AND ($2 IS NULL OR e.last_sqlstate OPERATOR(pg_catalog.=) $2)"
-		" ORDER BY e.last_failed_at, e.entity_id LIMIT $3 FOR UPDATE SKIP LOCKED)"
-		" DELETE FROM reconcile.entity e USING oldest o"
-		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) o.entity_id"
-		" RETURNING e.entity_id, e.died_of OPERATOR(pg_catalog.=) 'crash'",
-		3, {TEXTOID, TEXTOID, INT4OID}
 	}
 };
 
@@ -90,7 +69,7 @@ change(int plan, const char *loop_name, Datum second)
  * ----------------------------------------------------------------
  */
 
-/* A loop that came with a restore or a clone is at home from here on; incarnation_settle() comes first. */
+/* incarnation_settle() comes first, where it is foreign. */
 static void
 resume(const LoopRules *rules)
 {
@@ -115,11 +94,15 @@ set_paused(FunctionCallInfo fcinfo, const char *function, bool paused)
 			wake_reload();
 	}
 	else
-	{
-		if (rules.foreign)
-			incarnation_settle();
-		resume(&rules);
-	}
+		loop_resume(&rules);
+}
+
+void
+loop_resume(const LoopRules *rules)
+{
+	if (rules->foreign)
+		incarnation_settle();
+	resume(rules);
 }
 
 void
@@ -253,184 +236,6 @@ reconcile_enqueue_many(PG_FUNCTION_ARGS)
 	if (set.n > 0)
 		mark_insert_many(loop_name, set.n, set.ids, MARK_TRIGGER, due_at);
 	PG_RETURN_INT64(set.n);
-}
-
-/* ----------------------------------------------------------------
- * Single entities
- * ----------------------------------------------------------------
- */
-
-/* The triggers that one which died of crashes has kept are known to the tables alone. */
-static bool
-revive_one(const char *loop_name, const char *entity_id)
-{
-	SqlScope	scope;
-	Datum		values[2];
-	bool		revived;
-
-	values[0] = CStringGetTextDatum(loop_name);
-	values[1] = CStringGetTextDatum(entity_id);
-	sql_begin(&scope);
-	revived = sql_run_latest(&plans[PLAN_REVIVE], values, NULL) > 0;
-	if (revived && DatumGetBool(sql_value(0, 1, NULL)))
-		wake_rescan();
-	sql_end(&scope);
-	return revived;
-}
-
-PG_FUNCTION_INFO_V1(reconcile_revive);
-Datum
-reconcile_revive(PG_FUNCTION_ARGS)
-{
-	char	   *loop_name;
-	char	   *entity_id;
-	LoopRules	rules;
-
-	require_writable("revive");
-	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
-	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
-	access_require(CAP_OPERATE, loop_name);
-	loop_require(loop_name, &rules);
-	if (!revive_one(loop_name, entity_id))
-		PG_RETURN_BOOL(false);
-	mark_insert(loop_name, entity_id, MARK_TRIGGER, clock_now(), true, NULL);
-	PG_RETURN_BOOL(true);
-}
-
-/* An SQLSTATE; NULL if the argument is. */
-static char *
-sqlstate_arg(FunctionCallInfo fcinfo, int n, const char *arg)
-{
-	char	   *value;
-
-	if (PG_ARGISNULL(n))
-		return NULL;
-	value = text_to_cstring(PG_GETARG_TEXT_PP(n));
-	if (strlen(value) != 5 || strspn(value, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") != 5)
-		arg_invalid(arg, "is not an SQLSTATE", "It is five digits or upper-case letters; NULL takes all.");
-	return value;
-}
-
-PG_FUNCTION_INFO_V1(reconcile_revive_all);
-Datum
-reconcile_revive_all(PG_FUNCTION_ARGS)
-{
-	char	   *loop_name;
-	char	   *last_sqlstate;
-	LoopRules	rules;
-	SqlScope	scope;
-	Datum		values[3];
-	char		nulls[3] = {' ', ' ', ' '};
-	const char **ids;
-	int			n;
-	bool		crashed = false;
-
-	require_writable("revive_all");
-	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
-	last_sqlstate = sqlstate_arg(fcinfo, 1, "last_sqlstate");
-	if (PG_ARGISNULL(2))
-		arg_null("max_items");
-	if (PG_GETARG_INT32(2) < 1 || PG_GETARG_INT32(2) > REVIVE_ALL_MAX)
-		arg_invalid("max_items", "is out of range",
-					psprintf("It is 1 to %d; call again for the rest.", REVIVE_ALL_MAX));
-	access_require(CAP_OPERATE, loop_name);
-	loop_require(loop_name, &rules);
-
-	values[0] = CStringGetTextDatum(loop_name);
-	values[1] = last_sqlstate != NULL ? CStringGetTextDatum(last_sqlstate) : (Datum) 0;
-	nulls[1] = last_sqlstate != NULL ? ' ' : 'n';
-	values[2] = PG_GETARG_DATUM(2);
-	sql_begin(&scope);
-	n = (int) sql_run_latest(&plans[PLAN_REVIVE_ALL], values, nulls);
-	ids = MemoryContextAlloc(scope.outer, sizeof(char *) * Max(n, 1));
-	for (int i = 0; i < n; i++)
-	{
-		ids[i] = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(i, 1, NULL)));
-		crashed |= DatumGetBool(sql_value(i, 2, NULL));
-	}
-	sql_end(&scope);
-	if (crashed)
-		wake_rescan();
-	mark_insert_many(loop_name, n, ids, MARK_TRIGGER, NULL);
-	PG_RETURN_INT64(n);
-}
-
-typedef struct Deleting
-{
-	const char *loop_name;
-	const char *entity_id;		/* NULL: all of the loop */
-	int			deleted;
-	int			missed;			/* gone since the snapshot */
-} Deleting;
-
-static void
-delete_visited(const char *loop_name, const char *entity_id, const MarkRef *ref, void *arg)
-{
-	Deleting   *deleting = arg;
-
-	if (strcmp(loop_name, deleting->loop_name) != 0 ||
-		(deleting->entity_id != NULL && strcmp(entity_id, deleting->entity_id) != 0))
-		return;
-	if (mark_delete(loop_name, entity_id, ref, 1) > 0)
-	{
-		deleting->deleted++;
-		if (deleting->entity_id != NULL)
-			wake_gone(ref->segment, ref->block, ref->offset);
-	}
-	else
-		deleting->missed++;
-}
-
-/*
- * A mark that is gone when we come to it was answered, or moved to another
- * segment where our snapshot does not see it: then look again.
- */
-int
-loop_delete_marks(const char *loop_name, const char *entity_id)
-{
-	Deleting	deleting = {0};
-
-	deleting.loop_name = loop_name;
-	deleting.entity_id = entity_id;
-	do
-	{
-		Snapshot	snapshot;
-
-		/* what this transaction deleted before must not be met again */
-		CommandCounterIncrement();
-		deleting.missed = 0;
-		snapshot = RegisterSnapshot(GetLatestSnapshot());
-		mark_scan_all(snapshot, delete_visited, &deleting);
-		UnregisterSnapshot(snapshot);
-	} while (deleting.missed > 0);
-	return deleting.deleted;
-}
-
-PG_FUNCTION_INFO_V1(reconcile_forget);
-Datum
-reconcile_forget(PG_FUNCTION_ARGS)
-{
-	char	   *loop_name;
-	char	   *entity_id;
-	LoopRules	rules;
-	bool		remembered;
-	int			deleted;
-	LOCKTAG		tag;
-
-	require_writable("forget");
-	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
-	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
-	access_require(CAP_OPERATE, loop_name);
-	loop_require(loop_name, &rules);
-
-	/* a mark that we delete must not stand for one that commits after we looked */
-	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity_id);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-	remembered = entity_forget(loop_name, entity_id);
-	deleted = loop_delete_marks(loop_name, entity_id);
-	/* a claim may have committed while we waited for its marks */
-	remembered |= entity_forget(loop_name, entity_id);
-	PG_RETURN_BOOL(remembered || deleted > 0);
 }
 
 /* ----------------------------------------------------------------

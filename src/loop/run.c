@@ -548,7 +548,7 @@ run_execute(LoopRun *run)
 	Entity		entity;
 	bool		triggered;
 	bool		deadlines;
-	LoopFunction which;
+	FunctionKind which;
 	Oid			function;
 
 	run->has_look = false;
@@ -577,9 +577,9 @@ run_execute(LoopRun *run)
 	facts.failures = entity.dead ? 0 : entity.failures;
 	run->attempt = facts.failures + 1;
 
-	which = loop_is_resync(run->rules, run->entity_id) ? LOOP_LISTER : LOOP_RECONCILER;
-	function = loop_resolve_function(which, loop_function(rules, which));
-	if (!OidIsValid(function) || loop_function_problem(function, rules->owner) != LOOP_FUNCTION_OK)
+	which = loop_is_resync(run->rules, run->entity_id) ? FUNCTION_LISTER : FUNCTION_RECONCILER;
+	function = function_resolve(which, loop_function(rules, which));
+	if (!OidIsValid(function) || function_problem(function, rules->owner) != FUNCTION_OK)
 	{
 		run->outcome = RUN_NO_FUNCTION;
 		return;

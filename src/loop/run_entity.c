@@ -35,7 +35,7 @@ static const char *const result_name[] = {
 static Oid
 function_of(const LoopRun *run)
 {
-	LoopFunction which = loop_is_resync(run->rules, run->entity_id) ? LOOP_LISTER : LOOP_RECONCILER;
+	FunctionKind which = loop_is_resync(run->rules, run->entity_id) ? FUNCTION_LISTER : FUNCTION_RECONCILER;
 	const char *signature = loop_function(run->rules, which);
 	Oid			function;
 
@@ -44,8 +44,8 @@ function_of(const LoopRun *run)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("loop \"%s\" has no reconciler", run->rules->loop_name),
 				 errhint("Its entities are for outside workers.")));
-	function = loop_resolve_function(which, signature);
-	if (!OidIsValid(function) || loop_function_problem(function, run->rules->owner) != LOOP_FUNCTION_OK)
+	function = function_resolve(which, signature);
+	if (!OidIsValid(function) || function_problem(function, run->rules->owner) != FUNCTION_OK)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
 				 errmsg("loop \"%s\" cannot run: its function \"%s\" is gone, or its owner may not call it",

@@ -39,7 +39,7 @@ typedef struct Facts
 	const char *entity_id;
 	LoopRules	rules;
 	TimestampTz now;
-	LoopFunction which;			/* that its run would call */
+	FunctionKind which;			/* that its run would call */
 
 	int			executor;		/* pid that runs it; 0 = none, -1 = it is gone */
 	TimestampTz running_since;
@@ -120,7 +120,7 @@ capture(Facts *facts)
 	const LoopRules *rules = &facts->rules;
 	Snapshot	snapshot;
 
-	facts->which = loop_is_resync(rules, facts->entity_id) ? LOOP_LISTER : LOOP_RECONCILER;
+	facts->which = loop_is_resync(rules, facts->entity_id) ? FUNCTION_LISTER : FUNCTION_RECONCILER;
 	facts->executor = runs_find(rules->loop_name, facts->entity_id, &facts->running_since);
 	facts->session = facts->executor == 0 ? run_of_session(rules->loop_name, facts->entity_id) : 0;
 	facts->now = clock_now();
@@ -323,15 +323,15 @@ static bool
 is_function_gone(const Facts *facts, Answer *answer)
 {
 	const char *signature = loop_function(&facts->rules, facts->which);
-	Oid			function = loop_resolve_function(facts->which, signature);
-	LoopFunctionProblem problem = OidIsValid(function) ?
-		loop_function_problem(function, facts->rules.owner) : LOOP_FUNCTION_GONE;
+	Oid			function = function_resolve(facts->which, signature);
+	FunctionProblem problem = OidIsValid(function) ?
+		function_problem(function, facts->rules.owner) : FUNCTION_GONE;
 
-	if (problem == LOOP_FUNCTION_OK)
+	if (problem == FUNCTION_OK)
 		return false;
 	answer->reason = "function_gone";
-	answer->detail = psprintf(problem == LOOP_FUNCTION_GONE ? "It is due, and the function %s is not there." :
-							  problem == LOOP_FUNCTION_NO_EXECUTE ?
+	answer->detail = psprintf(problem == FUNCTION_GONE ? "It is due, and the function %s is not there." :
+							  problem == FUNCTION_NO_EXECUTE ?
 							  "It is due, and the loop's owner may not execute the function %s." :
 							  "It is due, and the function %s belongs to neither the loop's owner nor a superuser.",
 							  signature);
