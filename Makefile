@@ -28,13 +28,16 @@ OBJS = \
 	src/core/duration.o \
 	src/core/arrays.o \
 	src/core/install.o \
+	src/core/function.o \
 	src/core/home.o \
 	src/core/plan.o \
+	src/core/confined.o \
 	src/core/access.o \
 	src/core/guc.o \
 	src/core/tally.o \
 	src/core/wake.o \
 	src/core/subxact.o \
+	src/core/jsonb_build.o \
 	$(if $(TESTPOINTS),src/core/testpoint.o) \
 	src/core/trigger.o \
 	src/core/table.o \
@@ -71,13 +74,39 @@ OBJS = \
 	src/loop/run_loop.o \
 	src/loop/run_entity.o \
 	src/loop/manage.o \
+	src/loop/revive.o \
 	src/loop/remember.o \
 	src/loop/adopt.o \
 	src/loop/watch_catalog.o \
 	src/loop/watch_trigger.o \
 	src/loop/watch_manage.o \
 	src/loop/watch_ddl.o \
+	src/journal/digest.o \
+	src/journal/envelope.o \
+	src/journal/count.o \
+	src/journal/keep.o \
+	src/journal/audit_chain.o \
+	src/journal/audit.o \
+	src/journal/audit_prune.o \
+	src/journal/actions.o \
+	src/journal/authorize.o \
+	src/journal/audit_access.o \
+	src/journal/desired_rules.o \
+	src/journal/desired.o \
+	src/journal/desired_read.o \
+	src/journal/command_rules.o \
+	src/journal/command.o \
+	src/journal/local.o \
+	src/journal/accept.o \
+	src/journal/resolution.o \
+	src/journal/lifecycle.o \
+	src/journal/dispatch.o \
+	src/journal/command_sweep.o \
+	src/journal/retention.o \
+	src/journal/audit_verify.o \
+	src/journal/explain_command.o \
 	src/engine/shmem.o \
+	src/engine/command_stats.o \
 	src/engine/stats.o \
 	src/engine/runlog.o \
 	src/engine/wakeup.o \
@@ -120,6 +149,10 @@ SQL_PARTS = \
 	src/loop/run.sql \
 	src/loop/claim.sql \
 	src/loop/schedule.sql \
+	src/journal/command.sql \
+	src/journal/desired.sql \
+	src/journal/audit.sql \
+	src/journal/journal.sql \
 	src/engine/engine.sql \
 	src/observe/observe.sql \
 	src/engine/operate.sql \

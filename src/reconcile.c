@@ -13,6 +13,8 @@
 #include "engine/engine.h"
 #include "fence/fence.h"
 #include "fence/guard.h"
+#include "journal/audit.h"
+#include "journal/count.h"
 #include "loop/adopt.h"
 #include "loop/dead.h"
 #include "loop/repository.h"
@@ -32,6 +34,8 @@ _PG_init(void)
 	repository_init();
 	adopt_init();
 	dead_init();
+	count_init();
+	audit_init();
 	if (preloaded)
 		engine_init();
 	/* the callback that is registered last is called first: marks are told of before what else ends */

@@ -22,6 +22,12 @@ BEGIN ATOMIC
         ('operate', 'run_loop'), ('operate', 'run_entity'), ('operate', 'drain_loop'), ('operate', 'cancel_run'),
         ('operate', 'revive_all'), ('operate', 'resume_all'),
         ('observe', 'wait_idle'), ('observe', 'explain'),
+        ('command', 'accept_command'), ('command', 'claim_commands'), ('command', 'acknowledge_command'),
+        ('command', 'complete_command'), ('command', 'cancel_command'), ('command', 'resolve_command'),
+        ('command', 'explain_command'), ('command', 'desired_state_of'), ('command', 'desired_states_since'),
+        ('command', 'effective_state'), ('command', 'report_observed'), ('command', 'audit_access'),
+        ('command', 'audit_verify'), ('command', 'set_command_retention'), ('command', 'prune_commands'),
+        ('operate', 'sweep_commands'), ('define', 'register_action'),
         ('define', 'create_loop'), ('define', 'alter_loop'), ('define', 'drop_loop'),
         ('define', 'watch'), ('define', 'unwatch'), ('define', 'attach_fence'), ('define', 'detach_fence')
       ) AS f (capability, name)
@@ -44,6 +50,8 @@ GRANT EXECUTE ON FUNCTION
     reconcile.fenced_write(text, jsonb),
     reconcile.json_merge_patch(jsonb, jsonb),
     reconcile.incarnation(),
+    reconcile.next_desired_state(text, bigint, text, text),
+    reconcile.may_read_command(text, text, text, text),
     reconcile.may_observe(text),
     reconcile.may_see_errors(text),
     reconcile.here(),
@@ -57,3 +65,13 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources, reconcile.fence_overrides,
     reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers,
     reconcile.runs, reconcile.health TO PUBLIC;
+-- Of these the policies of the tables show him what he was granted to view.
+GRANT SELECT ON reconcile.command_resolution, reconcile.desired_state, reconcile.observed_state,
+    reconcile.audit_event, reconcile.command_action,
+    reconcile.commands, reconcile.command_timeline, reconcile.audit_events, reconcile.desired_states,
+    reconcile.desired_drift TO PUBLIC;
+-- Not what makes a claim good, nor what a key was for.
+GRANT SELECT (tenant_id, command_id, idempotency_key, action, target_kind, target_name, mode, status, failure,
+    desired_revision, actor, role_name, reason, options, confirmed, authentication_method, capability, accepted_at, deadline,
+    claimant, claim_expires_at, dispatched_at, acknowledged_at, completed_at, worker_id, protocol,
+    capability_available, requested_at, worker_completed_at) ON reconcile.command TO PUBLIC;

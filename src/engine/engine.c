@@ -68,6 +68,7 @@ engine_init(void)
 	run_expected_hook = runlog_expect;
 	run_in_flight_hook = stats_in_flight;
 	dead_changed_hook = stats_dead_changed;
+	command_counted_hook = stats_command;
 	tally_hook = stats_tally;
 	tally_log_hook = stats_log_due;
 }

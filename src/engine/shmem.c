@@ -83,6 +83,7 @@ shmem_startup(void)
 		LWLockInitialize(&engine->lock, tranche);
 		ConditionVariableInit(&engine->lease_changed);
 		stats_init(&engine->stats, tranche);
+		command_stats_init(&engine->commands);
 		ConditionVariableInit(&engine->run_ended);
 		engine->started_at = clock_now();
 		engine->crashed = last_life_crashed();

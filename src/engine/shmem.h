@@ -22,6 +22,7 @@
 #include "storage/spin.h"
 
 #include "core/wake.h"
+#include "engine/command_stats.h"
 #include "engine/stats.h"
 #include "loop/due.h"
 #include "loop/run.h"
@@ -177,6 +178,7 @@ typedef struct Engine
 	ConditionVariable lease_changed;	/* a lease was released or granted somewhere */
 	pg_atomic_uint64 restarts;	/* of processes that nobody had asked to leave */
 	StatsTable	stats;
+	CommandStats commands;
 	ConditionVariable run_ended;	/* an executor's run has ended somewhere */
 
 	/* a suspect that runs alone (suspects.c); under lock, but for a hint */

@@ -155,6 +155,7 @@ void
 stats_forget_database(Oid database)
 {
 	forget_where(database, NULL);
+	command_stats_forget_database(database);
 }
 
 /* ----------------------------------------------------------------
@@ -172,6 +173,13 @@ times_add(StatsTimes *times, int64 us)
 		bucket++;
 	pg_atomic_fetch_add_u64(&times->buckets[bucket], 1);
 	pg_atomic_fetch_add_u64(&times->sum_us, us);
+}
+
+void
+stats_command(int action, int outcome)
+{
+	if (!command_stats_count(action, outcome))
+		pg_atomic_fetch_add_u64(&engine->stats.dropped, 1);
 }
 
 void

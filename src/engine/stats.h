@@ -95,6 +95,7 @@ extern void stats_init(StatsTable *table, int tranche);
 
 /* All of these are about the current database. */
 extern void stats_run(const RunObserved *run);
+extern void stats_command(int action, int outcome);	/* see journal/count.h */
 extern void stats_in_flight(const char *loop_name, int change); /* where there is a slot */
 extern void stats_skipped(const char *loop_name, int64 n);
 extern void stats_tally(const char *reconciler_id, Tally what);

@@ -32,6 +32,8 @@
 #define ROTATION_WARN_S		300
 #define OVERFLOW_RECENT_S	600
 #define PREPARED_WARN_S		60
+#define COMMAND_WARN_S		60
+#define COMMANDS_MAX		1000	/* that are counted */
 #define CRASHED_MAX			1000	/* entities that are looked at */
 #define CRASHED_NAMED		3		/* of a loop */
 
@@ -185,25 +187,25 @@ check_statistics(Health *health)
  */
 
 static const char *
-function_trouble(const LoopRules *rules, LoopFunction which)
+function_trouble(const LoopRules *rules, FunctionKind which)
 {
 	const char *signature = loop_function(rules, which);
 	Oid			function;
 
 	if (signature[0] == '\0')
 		return NULL;
-	function = loop_resolve_function(which, signature);
+	function = function_resolve(which, signature);
 	if (!OidIsValid(function))
 		return psprintf("its function %s is gone, or has another type by now", signature);
-	switch (loop_function_problem(function, rules->owner))
+	switch (function_problem(function, rules->owner))
 	{
-		case LOOP_FUNCTION_OK:
+		case FUNCTION_OK:
 			break;
-		case LOOP_FUNCTION_GONE:
+		case FUNCTION_GONE:
 			return psprintf("its function %s is gone", signature);
-		case LOOP_FUNCTION_NO_EXECUTE:
+		case FUNCTION_NO_EXECUTE:
 			return psprintf("its owner may not execute %s", signature);
-		case LOOP_FUNCTION_FOREIGN:
+		case FUNCTION_FOREIGN:
 			return psprintf("its function %s belongs to neither its owner nor a superuser", signature);
 	}
 	return NULL;
@@ -221,9 +223,9 @@ check_loops(Health *health)
 			continue;
 		trouble = loop_owner_problem(rules.owner);
 		if (trouble == NULL)
-			trouble = function_trouble(&rules, LOOP_RECONCILER);
+			trouble = function_trouble(&rules, FUNCTION_RECONCILER);
 		if (trouble == NULL)
-			trouble = function_trouble(&rules, LOOP_LISTER);
+			trouble = function_trouble(&rules, FUNCTION_LISTER);
 		if (trouble != NULL)
 			crit(health, psprintf("loop \"%s\" cannot run: %s", seen->reconciler_id, trouble),
 				 "Put that right, or change the loop with reconcile.alter_loop().");
@@ -503,6 +505,57 @@ check_fences(Health *health)
 }
 
 /* ----------------------------------------------------------------
+ * Commands
+ * ----------------------------------------------------------------
+ */
+
+/* How many rows the plan has; told as "more than" where there are too many to be counted. */
+static char *
+count_commands(const Health *health, SqlPlan *plan, int64 *n)
+{
+	SqlScope	scope;
+	Datum		values[2];
+
+	values[0] = TimestampTzGetDatum(clock_add_ms(health->now, -COMMAND_WARN_S * INT64CONST(1000)));
+	values[1] = Int32GetDatum(COMMANDS_MAX + 1);
+	sql_begin(&scope);
+	*n = sql_run(plan, values, NULL);
+	sql_end(&scope);
+	return *n > COMMANDS_MAX ? psprintf("more than %d", COMMANDS_MAX) : psprintf(INT64_FORMAT, *n);
+}
+
+/* Of all tenants together: for who may observe all. */
+static void
+check_commands(Health *health)
+{
+	static SqlPlan unswept = {
+		"(SELECT FROM reconcile.command c WHERE c.status OPERATOR(pg_catalog.=) 'pending'"
+		" AND c.deadline OPERATOR(pg_catalog.<) $1 LIMIT $2) UNION ALL (SELECT FROM reconcile.command c"
+		" WHERE c.status OPERATOR(pg_catalog.=) ANY ('{dispatched,acknowledged}')"
+		" AND c.claim_expires_at OPERATOR(pg_catalog.<) $1 LIMIT $2)", 2, {TIMESTAMPTZOID, INT4OID}
+	};
+	static SqlPlan unknown = {
+		"SELECT FROM reconcile.command c WHERE c.status OPERATOR(pg_catalog.=) 'unknown'"
+		" AND c.completed_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() AND $1 IS NOT NULL"
+		" AND NOT EXISTS (SELECT FROM reconcile.command_resolution r WHERE r.tenant_id OPERATOR(pg_catalog.=) c.tenant_id"
+		" AND r.command_id OPERATOR(pg_catalog.=) c.command_id) LIMIT $2", 2, {TIMESTAMPTZOID, INT4OID}
+	};
+	char	   *number;
+	int64		n;
+
+	if (!access_allowed(CAP_OBSERVE, ""))
+		return;
+	number = count_commands(health, &unswept, &n);
+	if (n > 0)
+		warn(health, psprintf("the time of %s commands has been over for a minute, and nothing has settled them", number),
+			 "Call reconcile.sweep_commands() every few seconds, by pg_cron or a loop; if it is called, look in the server log for what it could not settle.");
+	number = count_commands(health, &unknown, &n);
+	if (n > 0)
+		warn(health, psprintf("the outcome of %s commands is unknown, and nobody has resolved them", number),
+			 "See reconcile.commands WHERE effective_status = 'unknown'; look at their targets, and call reconcile.resolve_command().");
+}
+
+/* ----------------------------------------------------------------
  * Marks
  * ----------------------------------------------------------------
  */
@@ -591,6 +644,7 @@ static const Check checks[] = {
 	{"guards", check_guards, "all guarded tables have their triggers"},
 	{"incarnation", check_incarnation, "loops and leases are of this server"},
 	{"fences", check_fences, "nobody uses a term that is over"},
+	{"commands", check_commands, "no command is overdue, and none is unknown"},
 	{"prepared", check_prepared, "no prepared transaction has held marks for a minute"},
 	{"segments", check_segments, "no segment of marks is held up"}
 };

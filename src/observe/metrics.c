@@ -17,6 +17,7 @@
 #include "utils/json.h"
 
 #include "core/duration.h"
+#include "engine/command_stats.h"
 #include "loop/mark.h"
 #include "observe/sight.h"
 
@@ -305,6 +306,23 @@ samples_bad_values(Scrape *scrape)
  * ----------------------------------------------------------------
  */
 
+/* What has not happened is no sample: there are ten actions, and as many outcomes. */
+static void
+samples_commands(Scrape *scrape)
+{
+	for (int i = 0; i < COUNT_ACTIONS && engine_present(); i++)
+	{
+		for (int j = 0; j < COUNT_OUTCOMES; j++)
+		{
+			uint64		n = command_stats_read(i, j);
+			Label		labels[LABELS_MAX] = {{"action", count_actions[i]}, {"outcome", count_outcomes[j]}};
+
+			if (n > 0)
+				put(scrape, "", labels, 2, n);
+		}
+	}
+}
+
 static void
 samples_workers(Scrape *scrape)
 {
@@ -395,6 +413,8 @@ static const Family families[] = {
 		"Statements of a run that changed rows of its own entity in a watched table, and did not trigger it.", samples_self_suppressed},
 	{"reconcile_bad_values_total", "counter",
 		"Statements on a watched table with a value that is no entity id.", samples_bad_values},
+	{"reconcile_commands_total", "counter",
+		"Commands by action (other: of the application) and by what happened to them, once it has committed.", samples_commands},
 	{"reconcile_workers_up", "gauge", "Processes of the extension in the server.", samples_workers},
 	{"reconcile_worker_restarts_total", "counter",
 		"Processes of the extension in the server that ended without being asked to.", samples_restarts},

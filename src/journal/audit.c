@@ -1,0 +1,267 @@
+/*
+ * audit.c
+ *		Events get their places in their tenants' chains when their transaction commits.
+ *
+ * Until then they are kept in memory, so that nobody waits for a long transaction:
+ * the lock on a chain is held from here to the end of the commit, and the chains of
+ * more tenants are locked in the order of their names.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "core/home.h"
+#include "core/install.h"
+#include "core/plan.h"
+#include "journal/audit.h"
+#include "journal/audit_chain.h"
+
+enum
+{
+	PLAN_HEAD,
+	PLAN_SET_HEAD,
+	PLAN_INSERT
+};
+
+static SqlPlan plans[] = {
+	[PLAN_HEAD] = {
+		"SELECT h.sequence, h.hash FROM reconcile.audit_head h WHERE h.tenant_id OPERATOR(pg_catalog.=) $1",
+		1, {TEXTOID}
+	},
+	[PLAN_SET_HEAD] = {
+		"INSERT INTO reconcile.audit_head AS h (tenant_id, sequence, hash, anchor_sequence, anchor_hash)"
+		" VALUES ($1, $2, $3, 0, $4)"
+		" ON CONFLICT (tenant_id) DO UPDATE SET sequence = EXCLUDED.sequence, hash = EXCLUDED.hash",
+		4, {TEXTOID, INT8OID, BYTEAOID, BYTEAOID}
+	},
+	[PLAN_INSERT] = {
+		"INSERT INTO reconcile.audit_event (" AUDIT_COLUMNS ", hash)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
+		20, {TEXTOID, INT8OID, TEXTOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, NAMEOID, TEXTOID, TEXTOID,
+			 TEXTOID, TEXTOID, TEXTOID, JSONBOID, BYTEAOID, TEXTOID, JSONBOID, TEXTOID, INT2OID, BYTEAOID}
+	}
+};
+
+typedef struct Pending
+{
+	int			level;			/* of the subtransaction that noted it */
+	int			number;			/* in the order of the transaction */
+	AuditRow	row;
+} Pending;
+
+static List *pending = NIL;		/* in TopTransactionContext */
+static int	next_number = 0;
+
+/* ----------------------------------------------------------------
+ * Noting
+ * ----------------------------------------------------------------
+ */
+
+static char *
+copy_text(const char *text)
+{
+	return text != NULL ? pstrdup(text) : NULL;
+}
+
+static Jsonb *
+copy_jsonb(const Jsonb *jsonb)
+{
+	Jsonb	   *copy;
+
+	if (jsonb == NULL)
+		return NULL;
+	copy = palloc(VARSIZE(jsonb));
+	memcpy(copy, jsonb, VARSIZE(jsonb));
+	return copy;
+}
+
+void
+audit_note(const AuditEvent *event)
+{
+	MemoryContext context = MemoryContextSwitchTo(TopTransactionContext);
+	Pending    *noted = palloc0(sizeof(Pending));
+	AuditRow   *row = &noted->row;
+
+	noted->level = GetCurrentTransactionNestLevel();
+	noted->number = next_number++;
+	row->tenant_id = pstrdup(event->tenant_id);
+	row->event = pstrdup(event->event);
+	row->happened_at = event->at;
+	row->command_id = copy_text(event->command_id);
+	row->idempotency_key = copy_text(event->idempotency_key);
+	row->actor = copy_text(event->actor);
+	row->role_name = GetUserNameFromId(GetUserId(), false);
+	row->authentication_method = copy_text(event->authentication_method);
+	row->action = copy_text(event->action);
+	row->target_kind = copy_text(event->target_kind);
+	row->target_name = copy_text(event->target_name);
+	row->reason = copy_text(event->reason);
+	row->options = copy_jsonb(event->options);
+	if (event->fingerprint != NULL)
+	{
+		row->fingerprint = palloc(DIGEST_BYTES);
+		memcpy(row->fingerprint, event->fingerprint, DIGEST_BYTES);
+	}
+	row->failure = copy_text(event->failure);
+	row->detail = copy_jsonb(event->detail);
+	pending = lappend(pending, noted);
+	MemoryContextSwitchTo(context);
+	/* whatever the session's synchronous_commit: what was answered is not to be lost */
+	ForceSyncCommit();
+}
+
+/* ----------------------------------------------------------------
+ * Sealing
+ * ----------------------------------------------------------------
+ */
+
+static int
+compare_pending(const ListCell *a, const ListCell *b)
+{
+	const Pending *x = lfirst(a);
+	const Pending *y = lfirst(b);
+	int			order = strcmp(x->row.tenant_id, y->row.tenant_id);
+
+	return order != 0 ? order : x->number - y->number;
+}
+
+static void
+insert_row(const AuditRow *row)
+{
+	Datum		values[20];
+	char		nulls[21];
+	int			n = audit_row_values(row, values, nulls);
+
+	Assert(n == 19);
+	nulls[n] = ' ';
+	values[n] = PointerGetDatum(audit_hash_datum(row->hash));
+	sql_run_latest(&plans[PLAN_INSERT], values, nulls);
+}
+
+static void
+write_head(const char *tenant_id, int64 sequence, const uint8 *hash)
+{
+	static const uint8 nothing[DIGEST_BYTES] = {0};
+	Datum		values[4];
+
+	values[0] = CStringGetTextDatum(tenant_id);
+	values[1] = Int64GetDatum(sequence);
+	values[2] = PointerGetDatum(audit_hash_datum(hash));
+	values[3] = PointerGetDatum(audit_hash_datum(nothing));
+	sql_run_latest(&plans[PLAN_SET_HEAD], values, NULL);
+}
+
+/* Locks the chain, and reads where it ends. */
+static void
+read_head(const char *tenant_id, int64 *sequence, uint8 *hash)
+{
+	Datum		value = CStringGetTextDatum(tenant_id);
+
+	audit_lock(tenant_id);
+	*sequence = 0;
+	memset(hash, 0, DIGEST_BYTES);
+	if (sql_run_latest(&plans[PLAN_HEAD], &value, NULL) > 0)
+	{
+		*sequence = DatumGetInt64(sql_value(0, 1, NULL));
+		audit_hash_copy(sql_value(0, 2, NULL), hash);
+	}
+}
+
+/* Writes all that was noted; in the last moment before COMMIT, or PREPARE. */
+static void
+seal(void)
+{
+	MemoryContext context = MemoryContextSwitchTo(TopTransactionContext);
+	const char *tenant_id = NULL;
+	int64		sequence = 0;
+	uint8		hash[DIGEST_BYTES];
+	List	   *events = pending;
+	SqlScope	scope;
+	ListCell   *cell;
+
+	pending = NIL;
+	list_sort(events, compare_pending);
+	sql_begin(&scope);
+	foreach(cell, events)
+	{
+		AuditRow   *row = &((Pending *) lfirst(cell))->row;
+
+		if (tenant_id == NULL || strcmp(tenant_id, row->tenant_id) != 0)
+		{
+			if (tenant_id != NULL)
+				write_head(tenant_id, sequence, hash);
+			tenant_id = row->tenant_id;
+			read_head(tenant_id, &sequence, hash);
+		}
+		if (sequence == PG_INT64_MAX)
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("the audit of tenant \"%s\" has no place left", tenant_id)));
+		row->sequence = ++sequence;
+		row->home = home_here()->place;
+		row->hash_version = AUDIT_HASH_VERSION;
+		audit_row_hash(row, hash, row->hash);
+		memcpy(hash, row->hash, DIGEST_BYTES);
+		insert_row(row);
+	}
+	if (tenant_id != NULL)
+		write_head(tenant_id, sequence, hash);
+	sql_end(&scope);
+	MemoryContextSwitchTo(context);
+}
+
+static void
+audit_xact_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+		case XACT_EVENT_PRE_PREPARE:
+			if (pending != NIL)
+				seal();
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			/* the context that it was in goes with the transaction */
+			pending = NIL;
+			next_number = 0;
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+audit_subxact_callback(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
+{
+	int			level = GetCurrentTransactionNestLevel();
+	ListCell   *cell;
+
+	if (event == SUBXACT_EVENT_COMMIT_SUB)
+	{
+		foreach(cell, pending)
+		{
+			Pending    *noted = lfirst(cell);
+
+			noted->level = Min(noted->level, level - 1);
+		}
+	}
+	else if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
+		while (pending != NIL && ((Pending *) llast(pending))->level >= level)
+			pending = list_delete_last(pending);
+	}
+}
+
+void
+audit_init(void)
+{
+	RegisterXactCallback(audit_xact_callback, NULL);
+	RegisterSubXactCallback(audit_subxact_callback, NULL);
+}

@@ -1,0 +1,52 @@
+/*
+ * audit.h
+ *		What was done for each tenant, in a chain of hashes.
+ */
+#ifndef RECONCILE_AUDIT_H
+#define RECONCILE_AUDIT_H
+
+#include "datatype/timestamp.h"
+#include "utils/jsonb.h"
+
+#include "journal/digest.h"
+
+#define AUDIT_HASH_VERSION	1
+
+/* A step; what does not apply is NULL. */
+typedef struct AuditEvent
+{
+	const char *tenant_id;
+	const char *event;			/* what happened: a status, or denied, conflict, resolved ... */
+	TimestampTz at;
+	const char *command_id;
+	const char *idempotency_key;
+	const char *actor;
+	const char *authentication_method;
+	const char *action;
+	const char *target_kind;
+	const char *target_name;
+	const char *reason;
+	const Jsonb *options;
+	const uint8 *fingerprint;
+	const char *failure;
+	const Jsonb *detail;		/* what is of this kind of event alone */
+} AuditEvent;
+
+/*
+ * Notes an event of this transaction, with the calling role; it gets its place in
+ * the tenant's chain, and its row, when this commits, and vanishes with the
+ * subtransaction that noted it.
+ */
+extern void audit_note(const AuditEvent *event);
+
+/*
+ * Deletes the oldest events of a tenant, as long as they are older than "before"
+ * and of no command that is unfinished or unresolved, at most "max"; the anchor of
+ * the chain moves behind them.  Returns how many, or -1 where the chain is broken.
+ */
+extern int64 audit_prune(const char *tenant_id, TimestampTz before, int max);
+
+/* Registers the transaction callbacks; once, from _PG_init(). */
+extern void audit_init(void);
+
+#endif							/* RECONCILE_AUDIT_H */

@@ -1,0 +1,108 @@
+/*
+ * audit_prune.c
+ *		Cuts what is old from the beginning of a tenant's chain.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "core/plan.h"
+#include "journal/audit.h"
+#include "journal/audit_chain.h"
+
+enum
+{
+	PLAN_ANCHOR,
+	PLAN_OLDEST,
+	PLAN_DELETE,
+	PLAN_SET_ANCHOR
+};
+
+static SqlPlan plans[] = {
+	[PLAN_ANCHOR] = {
+		"SELECT h.anchor_sequence, h.anchor_hash FROM reconcile.audit_head h WHERE h.tenant_id OPERATOR(pg_catalog.=) $1",
+		1, {TEXTOID}
+	},
+	/* and is it of a command that somebody may still have to settle? */
+	[PLAN_OLDEST] = {
+		"SELECT " AUDIT_COLUMNS ", hash, EXISTS (SELECT FROM reconcile.command c"
+		" WHERE c.tenant_id OPERATOR(pg_catalog.=) audit_event.tenant_id"
+		" AND c.command_id OPERATOR(pg_catalog.=) audit_event.command_id"
+		" AND (c.completed_at IS NULL OR (c.status OPERATOR(pg_catalog.=) 'unknown'"
+		" AND NOT EXISTS (SELECT FROM reconcile.command_resolution r"
+		" WHERE r.tenant_id OPERATOR(pg_catalog.=) c.tenant_id AND r.command_id OPERATOR(pg_catalog.=) c.command_id))))"
+		" FROM reconcile.audit_event"
+		" WHERE tenant_id OPERATOR(pg_catalog.=) $1 AND sequence OPERATOR(pg_catalog.>) $2 ORDER BY sequence LIMIT $3",
+		3, {TEXTOID, INT8OID, INT4OID}
+	},
+	[PLAN_DELETE] = {
+		"DELETE FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND e.sequence OPERATOR(pg_catalog.<=) $2",
+		2, {TEXTOID, INT8OID}
+	},
+	[PLAN_SET_ANCHOR] = {
+		"UPDATE reconcile.audit_head SET anchor_sequence = $2, anchor_hash = $3,"
+		" pruned_through = GREATEST(pruned_through, $4) WHERE tenant_id OPERATOR(pg_catalog.=) $1",
+		4, {TEXTOID, INT8OID, BYTEAOID, TIMESTAMPTZOID}
+	}
+};
+
+#define STANDS_COLUMN	21		/* of PLAN_OLDEST: behind the event and its hash */
+
+int64
+audit_prune(const char *tenant_id, TimestampTz before, int max)
+{
+	SqlScope	scope;
+	Datum		values[4];
+	int64		sequence = 0;
+	uint8		hash[DIGEST_BYTES];
+	int64		pruned = 0;
+	uint64		n = 0;
+
+	/* nobody adds to it, or prunes, before this is over */
+	audit_lock(tenant_id);
+	values[0] = CStringGetTextDatum(tenant_id);
+	sql_begin(&scope);
+	if (sql_run_latest(&plans[PLAN_ANCHOR], values, NULL) > 0)
+	{
+		sequence = DatumGetInt64(sql_value(0, 1, NULL));
+		(void) audit_hash_copy(sql_value(0, 2, NULL), hash);
+		values[1] = Int64GetDatum(sequence);
+		values[2] = Int32GetDatum(max);
+		n = sql_run_latest(&plans[PLAN_OLDEST], values, NULL);
+	}
+	for (uint64 i = 0; i < n; i++)
+	{
+		AuditRow	row;
+		uint8		expected[DIGEST_BYTES];
+
+		audit_row_read(i, &row);
+		if (row.happened_at >= before || DatumGetBool(sql_value(i, STANDS_COLUMN, NULL)))
+			break;
+		/* what is deleted cannot be verified any more */
+		if (row.sequence == sequence + 1 && row.hash_version == AUDIT_HASH_VERSION)
+			audit_row_hash(&row, hash, expected);
+		if (row.sequence != sequence + 1 || row.hash_version != AUDIT_HASH_VERSION ||
+			memcmp(expected, row.hash, DIGEST_BYTES) != 0)
+		{
+			pruned = -1;
+			break;
+		}
+		sequence = row.sequence;
+		memcpy(hash, row.hash, DIGEST_BYTES);
+		pruned++;
+	}
+	if (pruned > 0)
+	{
+		values[1] = Int64GetDatum(sequence);
+		sql_run_latest(&plans[PLAN_DELETE], values, NULL);
+		values[2] = PointerGetDatum(audit_hash_datum(hash));
+		values[3] = TimestampTzGetDatum(before);
+		sql_run_latest(&plans[PLAN_SET_ANCHOR], values, NULL);
+	}
+	sql_end(&scope);
+	return pruned;
+}

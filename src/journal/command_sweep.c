@@ -1,0 +1,281 @@
+/*
+ * command_sweep.c
+ *		Settles commands whose time is over: those that nobody claimed, and those whose
+ *		claimant did not answer.
+ *
+ * A sweep takes at most so many rows, in the order of their deadlines, and the next one
+ * goes on behind them: rows that are locked, or that cannot be settled, hold up none
+ * that come after.  When the end is reached it begins anew.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "core/access.h"
+#include "core/duration.h"
+#include "core/errors.h"
+#include "core/plan.h"
+#include "core/rows.h"
+#include "core/subxact.h"
+#include "journal/command.h"
+#include "journal/lifecycle.h"
+
+#define ITEMS_MAX	10000
+
+enum
+{
+	PLAN_CURSOR,
+	PLAN_MAKE_CURSOR,
+	PLAN_SET_CURSOR,
+	PLAN_DUE,
+	PLAN_LOCK
+};
+
+static SqlPlan plans[] = {
+	[PLAN_CURSOR] = {
+		"SELECT s.at, s.tenant_id, s.command_id FROM reconcile.command_sweep_cursor s FOR UPDATE SKIP LOCKED", 0, {0}
+	},
+	[PLAN_MAKE_CURSOR] = {
+		"INSERT INTO reconcile.command_sweep_cursor (singleton) VALUES (true) ON CONFLICT DO NOTHING", 0, {0}
+	},
+	[PLAN_SET_CURSOR] = {
+		"UPDATE reconcile.command_sweep_cursor SET at = $1, tenant_id = $2, command_id = $3",
+		3, {TIMESTAMPTZOID, TEXTOID, TEXTOID}
+	},
+	[PLAN_DUE] = {
+		"SELECT o.at, o.tenant_id, o.command_id FROM ("
+		"(SELECT c.deadline AS at, c.tenant_id, c.command_id FROM reconcile.command c"
+		" WHERE c.status OPERATOR(pg_catalog.=) 'pending' AND c.deadline OPERATOR(pg_catalog.<=) $1"
+		" AND ROW(c.deadline, c.tenant_id, c.command_id) OPERATOR(pg_catalog.>) ROW($2, $3, $4)"
+		" ORDER BY c.deadline, c.tenant_id, c.command_id LIMIT $5)"
+		" UNION ALL "
+		"(SELECT c.claim_expires_at, c.tenant_id, c.command_id FROM reconcile.command c"
+		" WHERE c.status OPERATOR(pg_catalog.=) ANY ('{dispatched,acknowledged}')"
+		" AND c.claim_expires_at OPERATOR(pg_catalog.<=) $1"
+		" AND ROW(c.claim_expires_at, c.tenant_id, c.command_id) OPERATOR(pg_catalog.>) ROW($2, $3, $4)"
+		" ORDER BY c.claim_expires_at, c.tenant_id, c.command_id LIMIT $5)"
+		") o ORDER BY o.at, o.tenant_id, o.command_id LIMIT $5",
+		5, {TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, INT4OID}
+	},
+	[PLAN_LOCK] = {
+		"SELECT " COMMAND_COLUMNS " FROM reconcile.command c"
+		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.command_id OPERATOR(pg_catalog.=) $2"
+		" FOR NO KEY UPDATE SKIP LOCKED",
+		2, {TEXTOID, TEXTOID}
+	}
+};
+
+typedef struct Place
+{
+	TimestampTz at;
+	char	   *tenant_id;
+	char	   *command_id;
+} Place;
+
+typedef struct Sweep
+{
+	int64		canceled;
+	int64		lapsed;
+	int64		skipped;		/* locked, or settled by somebody else meanwhile */
+	int64		failed;
+	bool		more;			/* it stopped at its budget */
+} Sweep;
+
+/* False: another sweep has it. */
+static bool
+lock_cursor(Place *cursor)
+{
+	SqlScope	scope;
+	bool		locked;
+
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_MAKE_CURSOR], NULL, NULL);
+	locked = sql_run_latest(&plans[PLAN_CURSOR], NULL, NULL) > 0;
+	if (locked)
+	{
+		cursor->at = DatumGetTimestampTz(sql_value(0, 1, NULL));
+		cursor->tenant_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 2, NULL)));
+		cursor->command_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 3, NULL)));
+	}
+	sql_end(&scope);
+	return locked;
+}
+
+static void
+place_values(const Place *place, Datum *values)
+{
+	values[0] = TimestampTzGetDatum(place->at);
+	values[1] = CStringGetTextDatum(place->tenant_id);
+	values[2] = CStringGetTextDatum(place->command_id);
+}
+
+static void
+set_cursor(const Place *place)
+{
+	SqlScope	scope;
+	Datum		values[3];
+
+	place_values(place, values);
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_SET_CURSOR], values, NULL);
+	sql_end(&scope);
+}
+
+static int
+read_due(const Place *after, TimestampTz now, int max, Place **places)
+{
+	SqlScope	scope;
+	Datum		values[5];
+	uint64		n;
+
+	values[0] = TimestampTzGetDatum(now);
+	place_values(after, &values[1]);
+	values[4] = Int32GetDatum(max);
+	sql_begin(&scope);
+	n = sql_run_latest(&plans[PLAN_DUE], values, NULL);
+	*places = MemoryContextAlloc(scope.outer, sizeof(Place) * Max(n, 1));
+	for (uint64 i = 0; i < n; i++)
+	{
+		(*places)[i].at = DatumGetTimestampTz(sql_value(i, 1, NULL));
+		(*places)[i].tenant_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(i, 2, NULL)));
+		(*places)[i].command_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(i, 3, NULL)));
+	}
+	sql_end(&scope);
+	return (int) n;
+}
+
+typedef struct Settling
+{
+	const Place *place;
+	TimestampTz now;
+	Sweep	   *sweep;
+} Settling;
+
+static bool
+lock_unless_busy(const Place *place, Command *command)
+{
+	SqlScope	scope;
+	Datum		values[2];
+	bool		locked;
+
+	values[0] = CStringGetTextDatum(place->tenant_id);
+	values[1] = CStringGetTextDatum(place->command_id);
+	sql_begin(&scope);
+	locked = sql_run_latest(&plans[PLAN_LOCK], values, NULL) > 0;
+	if (locked)
+		command_from_row(0, scope.outer, command);
+	sql_end(&scope);
+	return locked;
+}
+
+static void
+settle(void *arg)
+{
+	Settling   *settling = arg;
+	Command		command;
+
+	if (!lock_unless_busy(settling->place, &command))
+	{
+		settling->sweep->skipped++;
+		return;
+	}
+	if (command_step_legal(command.status, STEP_EXPIRE) && command.deadline <= settling->now)
+	{
+		command.status = COMMAND_CANCELED;
+		command.failure = pstrdup(FAILURE_DEADLINE_EXCEEDED);
+		command_end(&command, NULL);
+		settling->sweep->canceled++;
+	}
+	else if (command_step_legal(command.status, STEP_LAPSE) && command.claim_expires_at <= settling->now)
+	{
+		command.status = COMMAND_UNKNOWN;
+		command.failure = pstrdup(FAILURE_OUTCOME_UNKNOWN);
+		command_end(&command, NULL);
+		settling->sweep->lapsed++;
+	}
+	else
+		settling->sweep->skipped++;
+}
+
+/* What cannot be settled is told, and left. */
+static void
+settle_one(const Place *place, TimestampTz now, Sweep *sweep)
+{
+	Settling	settling = {place, now, sweep};
+	Sweep		before = *sweep;
+	ErrorData  *error = subxact_run(settle, &settling);
+
+	if (error == NULL)
+		return;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED || error->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
+		ReThrowError(error);
+	*sweep = before;
+	sweep->failed++;
+	ereport(LOG,
+			(errcode(error->sqlerrcode),
+			 errmsg("command \"%s\" of tenant \"%s\" could not be settled: %s",
+					place->command_id, place->tenant_id, error->message),
+			 errhidestmt(true), errhidecontext(true)));
+}
+
+static void
+sweep_commands(int max, Sweep *sweep)
+{
+	Place		cursor;
+	Place	   *places;
+	TimestampTz now;
+	int			n;
+
+	if (!lock_cursor(&cursor))
+	{
+		sweep->more = true;
+		return;
+	}
+	now = clock_now();
+	n = read_due(&cursor, now, max, &places);
+	for (int i = 0; i < n; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		settle_one(&places[i], now, sweep);
+	}
+	sweep->more = n == max;
+	if (sweep->more)
+		set_cursor(&places[n - 1]);
+	else if (cursor.at != DT_NOBEGIN)
+	{
+		const Place beginning = {DT_NOBEGIN, "", ""};
+
+		/* what was passed over is looked at again */
+		set_cursor(&beginning);
+		sweep->more = sweep->skipped + sweep->failed > 0 || cursor.tenant_id[0] != '\0';
+	}
+}
+
+PG_FUNCTION_INFO_V1(reconcile_sweep_commands);
+Datum
+reconcile_sweep_commands(PG_FUNCTION_ARGS)
+{
+	Sweep		sweep = {0};
+	Datum		values[5];
+	bool		nulls[5] = {false};
+
+	require_writable("sweep_commands");
+	require_read_committed("sweep_commands");
+	if (PG_ARGISNULL(0))
+		arg_null("max_items");
+	if (PG_GETARG_INT32(0) < 1 || PG_GETARG_INT32(0) > ITEMS_MAX)
+		arg_invalid("max_items", "is out of range", "It is 1 to 10,000.");
+	access_require_all(CAP_OPERATE);
+	sweep_commands(PG_GETARG_INT32(0), &sweep);
+	values[0] = Int64GetDatum(sweep.canceled);
+	values[1] = Int64GetDatum(sweep.lapsed);
+	values[2] = Int64GetDatum(sweep.skipped);
+	values[3] = Int64GetDatum(sweep.failed);
+	values[4] = BoolGetDatum(sweep.more);
+	return return_one_row(fcinfo, values, nulls);
+}

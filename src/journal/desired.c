@@ -1,0 +1,266 @@
+/*
+ * desired.c
+ *		The desired states of targets, and the commands that they come from.
+ *
+ * A target's state is that of the last command for it that stands.  Who changes it
+ * holds its row; a change gets a position that no reader has passed (see
+ * desired_read.c).
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "core/duration.h"
+#include "core/errors.h"
+#include "core/plan.h"
+#include "core/rows.h"
+#include "journal/desired.h"
+#include "lease/incarnation.h"
+
+enum
+{
+	PLAN_MAKE,
+	PLAN_LOCK,
+	PLAN_WRITE,
+	PLAN_TOP,
+	PLAN_INTEND,
+	PLAN_TRIM,
+	PLAN_FINAL,
+	PLAN_FIND,
+	PLAN_TAKE_OUT
+};
+
+#define OF_TARGET \
+	"tenant_id OPERATOR(pg_catalog.=) $1 AND target_kind OPERATOR(pg_catalog.=) $2" \
+	" AND target_name OPERATOR(pg_catalog.=) $3"
+
+static SqlPlan plans[] = {
+	[PLAN_MAKE] = {
+		"INSERT INTO reconcile.desired_state (tenant_id, target_kind, target_name, revision, changed_at,"
+		" change_incarnation, change_xid, change_number)"
+		" VALUES ($1, $2, $3, 0, $4, 0, '0', 0) ON CONFLICT DO NOTHING",
+		4, {TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID}
+	},
+	[PLAN_LOCK] = {
+		"SELECT state, revision, command_id FROM reconcile.desired_state WHERE " OF_TARGET " FOR NO KEY UPDATE",
+		3, {TEXTOID, TEXTOID, TEXTOID}
+	},
+	[PLAN_WRITE] = {
+		"UPDATE reconcile.desired_state SET state = $4, revision = $5, command_id = $6, requested_at = $7,"
+		" changed_at = $8, change_incarnation = $9, change_xid = pg_catalog.pg_current_xact_id(),"
+		" change_number = pg_catalog.nextval('reconcile.desired_change') WHERE " OF_TARGET,
+		9, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID}
+	},
+	[PLAN_TOP] = {
+		"SELECT number, command_id, state, requested_at FROM reconcile.desired_intent WHERE " OF_TARGET
+		" ORDER BY number DESC LIMIT 1",
+		3, {TEXTOID, TEXTOID, TEXTOID}
+	},
+	[PLAN_INTEND] = {
+		"INSERT INTO reconcile.desired_intent (tenant_id, target_kind, target_name, number, command_id, state,"
+		" requested_at, final) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+		8, {TEXTOID, TEXTOID, TEXTOID, INT8OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, BOOLOID}
+	},
+	/* below one that is final nothing comes up any more */
+	[PLAN_TRIM] = {
+		"DELETE FROM reconcile.desired_intent WHERE " OF_TARGET
+		" AND number OPERATOR(pg_catalog.<) (SELECT pg_catalog.max(number) FROM reconcile.desired_intent"
+		" WHERE " OF_TARGET " AND final)",
+		3, {TEXTOID, TEXTOID, TEXTOID}
+	},
+	[PLAN_FINAL] = {
+		"UPDATE reconcile.desired_intent SET final = true WHERE tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND command_id OPERATOR(pg_catalog.=) $2 AND NOT final",
+		2, {TEXTOID, TEXTOID}
+	},
+	[PLAN_FIND] = {
+		"SELECT target_kind, target_name FROM reconcile.desired_intent WHERE tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND command_id OPERATOR(pg_catalog.=) $2",
+		2, {TEXTOID, TEXTOID}
+	},
+	[PLAN_TAKE_OUT] = {
+		"DELETE FROM reconcile.desired_intent WHERE tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND command_id OPERATOR(pg_catalog.=) $2",
+		2, {TEXTOID, TEXTOID}
+	}
+};
+
+static void
+target_values(const DesiredTarget *target, Datum *values)
+{
+	values[0] = CStringGetTextDatum(target->tenant_id);
+	values[1] = CStringGetTextDatum(target->target_kind);
+	values[2] = CStringGetTextDatum(target->target_name);
+}
+
+static char *
+copy_out(const SqlScope *scope, int column)
+{
+	bool		isnull;
+	Datum		value = sql_value(0, column, &isnull);
+
+	return isnull ? NULL : MemoryContextStrdup(scope->outer, TextDatumGetCString(value));
+}
+
+void
+desired_raise_exhausted(const DesiredTarget *target)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_REVISION_EXHAUSTED),
+			 errmsg("the desired state of %s \"%s\" has no revision left", target->target_kind, target->target_name),
+			 errdetail("It is at the highest there is."),
+			 errhint("Give the target another name.")));
+}
+
+void
+desired_lock(const DesiredTarget *target, DesiredState *now)
+{
+	SqlScope	scope;
+	Datum		values[4];
+
+	target_values(target, values);
+	values[3] = TimestampTzGetDatum(clock_now());
+	sql_begin(&scope);
+	/* two that are the first meet at this row */
+	if (sql_run_latest(&plans[PLAN_LOCK], values, NULL) == 0)
+	{
+		sql_run_latest(&plans[PLAN_MAKE], values, NULL);
+		if (sql_run_latest(&plans[PLAN_LOCK], values, NULL) == 0)
+			elog(ERROR, "could not lock the desired state of %s \"%s\"", target->target_kind, target->target_name);
+	}
+	now->state = copy_out(&scope, 1);
+	now->revision = DatumGetInt64(sql_value(0, 2, NULL));
+	now->command_id = copy_out(&scope, 3);
+	sql_end(&scope);
+}
+
+/* Within sql_begin(), with the row locked. */
+static void
+write_state(const DesiredTarget *target, const char *state, int64 revision, const char *command_id,
+			TimestampTz requested_at, int64 incarnation)
+{
+	Datum		values[9];
+	char		nulls[9] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
+
+	target_values(target, values);
+	nulls[3] = nulls[5] = state == NULL ? 'n' : ' ';
+	values[3] = state == NULL ? (Datum) 0 : CStringGetTextDatum(state);
+	values[4] = Int64GetDatum(revision);
+	values[5] = state == NULL ? (Datum) 0 : CStringGetTextDatum(command_id);
+	nulls[6] = requested_at == DT_NOBEGIN ? 'n' : ' ';
+	values[6] = TimestampTzGetDatum(requested_at);
+	values[7] = TimestampTzGetDatum(clock_now());
+	values[8] = Int64GetDatum(incarnation);
+	sql_run_latest(&plans[PLAN_WRITE], values, nulls);
+}
+
+int64
+desired_intend(const DesiredTarget *target, const DesiredState *now, const char *state, int64 revision,
+			   const char *command_id, TimestampTz requested_at, bool final)
+{
+	SqlScope	scope;
+	Datum		values[8];
+	char		nulls[8] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
+	bool		same = now->state != NULL && strcmp(now->state, state) == 0;
+	int64		incarnation = same ? 0 : incarnation_hold();
+
+	target_values(target, values);
+	sql_begin(&scope);
+	values[3] = Int64GetDatum(sql_run_latest(&plans[PLAN_TOP], values, NULL) == 0 ? 1 :
+							  DatumGetInt64(sql_value(0, 1, NULL)) + 1);
+	values[4] = CStringGetTextDatum(command_id);
+	values[5] = CStringGetTextDatum(state);
+	nulls[6] = requested_at == DT_NOBEGIN ? 'n' : ' ';
+	values[6] = TimestampTzGetDatum(requested_at);
+	values[7] = BoolGetDatum(final);
+	sql_run_latest(&plans[PLAN_INTEND], values, nulls);
+	sql_run_latest(&plans[PLAN_TRIM], values, NULL);
+	/* what is so already gets no revision: nobody has to do anything */
+	if (!same)
+		write_state(target, state, revision, command_id, requested_at, incarnation);
+	sql_end(&scope);
+	return same ? now->revision : revision;
+}
+
+void
+desired_settle(const char *tenant_id, const char *command_id)
+{
+	SqlScope	scope;
+	Datum		values[2];
+
+	values[0] = CStringGetTextDatum(tenant_id);
+	values[1] = CStringGetTextDatum(command_id);
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_FINAL], values, NULL);
+	sql_end(&scope);
+}
+
+/* The target of a command's intent; false: it has none. */
+static bool
+find_target(const char *tenant_id, const char *command_id, DesiredTarget *target)
+{
+	SqlScope	scope;
+	Datum		values[2];
+	bool		found;
+
+	values[0] = CStringGetTextDatum(tenant_id);
+	values[1] = CStringGetTextDatum(command_id);
+	sql_begin(&scope);
+	found = sql_run_latest(&plans[PLAN_FIND], values, NULL) > 0;
+	if (found)
+	{
+		target->tenant_id = tenant_id;
+		target->target_kind = copy_out(&scope, 1);
+		target->target_name = copy_out(&scope, 2);
+	}
+	sql_end(&scope);
+	return found;
+}
+
+void
+desired_withdraw(const char *tenant_id, const char *command_id)
+{
+	DesiredTarget target;
+	DesiredState now;
+	SqlScope	scope;
+	Datum		values[3];
+	char	   *state = NULL;
+	char	   *by = NULL;
+	TimestampTz requested_at = DT_NOBEGIN;
+	bool		same;
+
+	if (!find_target(tenant_id, command_id, &target))
+		return;
+	desired_lock(&target, &now);
+	values[0] = CStringGetTextDatum(tenant_id);
+	values[1] = CStringGetTextDatum(command_id);
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_TAKE_OUT], values, NULL);
+	target_values(&target, values);
+	if (sql_run_latest(&plans[PLAN_TOP], values, NULL) > 0)
+	{
+		bool		isnull;
+		Datum		value = sql_value(0, 4, &isnull);
+
+		by = copy_out(&scope, 2);
+		state = copy_out(&scope, 3);
+		if (!isnull)
+			requested_at = DatumGetTimestampTz(value);
+	}
+	sql_end(&scope);
+
+	same = now.state == NULL ? state == NULL : state != NULL && strcmp(now.state, state) == 0;
+	if (same && (by == NULL || strcmp(now.command_id, by) == 0))
+		return;
+	if (!same && now.revision == PG_INT64_MAX)
+		desired_raise_exhausted(&target);
+	{
+		int64		incarnation = incarnation_hold();
+
+		sql_begin(&scope);
+		write_state(&target, state, same ? now.revision : now.revision + 1, by, requested_at, incarnation);
+		sql_end(&scope);
+	}
+}

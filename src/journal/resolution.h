@@ -1,0 +1,16 @@
+/*
+ * resolution.h
+ *		What becomes known of commands whose outcome is unknown.
+ */
+#ifndef RECONCILE_RESOLUTION_H
+#define RECONCILE_RESOLUTION_H
+
+#include "journal/command.h"
+
+/* What the worker of a lapsed claim reports after all, beside the outcome; once for each report. */
+extern void resolution_late_report(const Command *command, const Command *outcome);
+
+/* The detail of the event of a resolution. */
+extern Jsonb *resolution_jsonb(const char *verdict, const Jsonb *evidence);
+
+#endif							/* RECONCILE_RESOLUTION_H */
