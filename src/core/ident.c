@@ -175,5 +175,5 @@ ident_hash(const char *kind_scope, const char *id)
 {
 	uint64		seed = hash_bytes_extended((const unsigned char *) kind_scope, strlen(kind_scope), 0);
 
-	return hash_bytes_extended((const unsigned char *) id, strlen(id), seed) & ((UINT64CONST(1) << 45) - 1);
+	return hash_bytes_extended((const unsigned char *) id, strlen(id), seed) & ((UINT64CONST(1) << 44) - 1);
 }

@@ -45,7 +45,7 @@ extern bool text_is_blank(const char *value);
 /* Five digits or upper-case letters? */
 extern bool sqlstate_valid(const char *value);
 
-/* 45 bits of hash for a lock tag: a collision only delays. */
+/* 44 bits of hash for a lock tag: a collision only delays. */
 extern uint64 ident_hash(const char *kind_scope, const char *id);
 
 #endif							/* RECONCILE_IDENT_H */

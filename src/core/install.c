@@ -181,7 +181,9 @@ lock_tag(LOCKTAG *tag, LockKind kind, const char *scope, const char *id)
 {
 	uint64		hash = ident_hash(scope, id);
 
-	/* 32 bits in the object, 13 more beside the kind in the 16-bit sub-id */
+	StaticAssertStmt(LOCK_KIND_RUNNING < (1 << LOCK_KIND_BITS), "kinds of locks must not run into the hash");
+
+	/* 32 bits in the object, 12 more beside the kind in the 16-bit sub-id */
 	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, install_get()->lock_class,
-					   (uint32) hash, (uint16) (kind | ((hash >> 32) << 3)));
+					   (uint32) hash, (uint16) (kind | ((hash >> 32) << LOCK_KIND_BITS)));
 }

@@ -62,6 +62,8 @@ typedef enum LockKind
 	LOCK_KIND_RUNNING			/* shared by who runs or claims of a loop in a session; never waited for, so in no order */
 } LockKind;
 
+#define LOCK_KIND_BITS	4
+
 /* The tag of (kind, scope, id); scope is the loop for a run, '' otherwise. */
 extern void lock_tag(LOCKTAG *tag, LockKind kind, const char *scope, const char *id);
 

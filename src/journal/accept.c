@@ -4,7 +4,8 @@
  *		in the caller's transaction.
  *
  * The lock on (tenant, key) comes before anything is read: of many sessions with one
- * key one admits the command, and the others read what it stored.
+ * key one admits the command, and the others read what it stored.  Before it only the
+ * incarnation is held, and after it the row of the target's desired state.
  */
 #include "postgres.h"
 
@@ -78,12 +79,13 @@ typedef struct Admission
 {
 	Envelope	envelope;
 	ActionRules rules;
-	TimestampTz now;			/* read under the lock on the key */
+	TimestampTz now;			/* read under all locks: commands of a target are admitted in its order */
 	TimestampTz completed_at;	/* of what is at its end on return */
 	Command		command;		/* what is stored, or was */
 	DesiredTarget target;
 	DesiredState desired;
 	int64		next_revision;
+	int64		floor;			/* of desired_enter() */
 	Jsonb	   *detail;			/* what else is known of a local effect, for the audit; NULL = nothing */
 } Admission;
 
@@ -147,11 +149,15 @@ answer_tombstone(Admission *admission, AcceptOutcome *outcome)
 	found = sql_run_latest(&plans[PLAN_TOMBSTONE], values, NULL) > 0;
 	if (found)
 	{
+		(void) audit_hash_copy(sql_value(0, 2, NULL), fingerprint);
+		*outcome = is_same(admission, fingerprint) ? ACCEPT_REPLAYED : ACCEPT_KEY_SPENT;
+	}
+	/* of another command nothing is told */
+	if (found && *outcome == ACCEPT_REPLAYED)
+	{
 		bool		isnull;
 		Datum		value;
 
-		(void) audit_hash_copy(sql_value(0, 2, NULL), fingerprint);
-		*outcome = is_same(admission, fingerprint) ? ACCEPT_REPLAYED : ACCEPT_KEY_SPENT;
 		command->command_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 1, NULL)));
 		(void) command_status_find(TextDatumGetCString(sql_value(0, 3, NULL)), &command->status);
 		value = sql_value(0, 4, &isnull);
@@ -181,6 +187,13 @@ answer_stored(Admission *admission, AcceptOutcome *outcome)
  * Desired state
  * ----------------------------------------------------------------
  */
+
+/* Does it change a desired state, if it is admitted? */
+static bool
+means_state(const Admission *admission)
+{
+	return admission->rules.desired_state != NULL && admission->rules.mode != MODE_UNAVAILABLE;
+}
 
 /* Locks and plans it; false: *outcome says why not. */
 static bool
@@ -225,7 +238,7 @@ intend(Admission *admission, bool final)
 	admission->command.desired_revision =
 		desired_intend(&admission->target, &admission->desired, admission->rules.desired_state,
 					   admission->next_revision, admission->command.command_id,
-					   admission->envelope.requested_at, final);
+					   admission->envelope.requested_at, final, admission->floor);
 }
 
 /* ----------------------------------------------------------------
@@ -269,12 +282,13 @@ dispatch(void *arg)
 	Admission  *admission = arg;
 	Command    *command = &admission->command;
 
+	/* first: what the dispatcher commands of the same target comes after it */
+	if (admission->rules.desired_state != NULL)
+		intend(admission, true);
 	command->failure = admission->rules.builtin ? local_dispatch(&admission->envelope, &admission->detail) :
 		action_dispatch(command->action, &admission->rules, command_jsonb(command));
 	if (command->failure != NULL)
 		roll_back();
-	if (admission->rules.desired_state != NULL)
-		intend(admission, true);
 }
 
 /*
@@ -378,11 +392,20 @@ store(const Admission *admission)
 static void
 audit_stored(const Admission *admission)
 {
+	const Envelope *envelope = &admission->envelope;
 	const Command *command = &admission->command;
 	Command		accepted = *command;
+	CommandTerms terms = {
+		.mode = command_mode_name(admission->rules.mode),
+		.confirmed = envelope->confirmed,
+		.capability = envelope->capability,
+		.requested_at = envelope->requested_at,
+		.deadline = command->deadline,
+		.desired_revision = command->desired_revision
+	};
 
 	accepted.failure = NULL;
-	command_audit(&accepted, "accepted", command->reason, NULL, admission->now);
+	command_audit_envelope(&accepted, "accepted", command_terms_jsonb(&terms), admission->now);
 	if (!command_is_terminal(command->status))
 		return;
 	command_count(command->action, command_status_name(command->status));
@@ -394,18 +417,19 @@ admit(Admission *admission)
 {
 	Command    *command = &admission->command;
 	AcceptOutcome outcome;
-	Command		other;
 
-	if (admission->envelope.command_id == NULL)
-		command->command_id = command_mint_id(admission->now);
-	else
+	if (admission->envelope.command_id != NULL)
+	{
 		command_lock_id(command->tenant_id, command->command_id);
-	if (admission->envelope.command_id != NULL && command_read(command->tenant_id, command->command_id, &other))
-		field_invalid("command_id", "is that of another command", "Leave it out, and one is made.");
-
-	if (admission->rules.desired_state != NULL && admission->rules.mode != MODE_UNAVAILABLE &&
-		!plan_desired(admission, &outcome))
+		if (command_id_is_used(command->tenant_id, command->command_id))
+			field_invalid("command_id", "is that of another command", "Leave it out, and one is made.");
+	}
+	if (means_state(admission) && !plan_desired(admission, &outcome))
 		return outcome;
+	admission->now = clock_now();
+	command->deadline = clock_add_ms(admission->now, admission->envelope.deadline_ms);
+	if (command->command_id == NULL)
+		command->command_id = command_mint_id(admission->now);
 
 	switch (admission->rules.mode)
 	{
@@ -520,9 +544,9 @@ reconcile_accept_command(PG_FUNCTION_ARGS)
 		outcome = ACCEPT_DENIED;
 	else
 	{
+		if (means_state(&admission))
+			admission.floor = desired_enter();
 		command_lock_key(admission.envelope.tenant_id, admission.envelope.idempotency_key);
-		admission.now = clock_now();
-		admission.command.deadline = clock_add_ms(admission.now, admission.envelope.deadline_ms);
 		if (!answer_stored(&admission, &outcome))
 			outcome = admit(&admission);
 	}

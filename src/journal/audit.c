@@ -15,6 +15,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "core/compat.h"
 #include "core/home.h"
 #include "core/install.h"
 #include "core/plan.h"
@@ -24,6 +25,7 @@
 enum
 {
 	PLAN_HEAD,
+	PLAN_CHECK,
 	PLAN_SET_HEAD,
 	PLAN_INSERT
 };
@@ -31,6 +33,14 @@ enum
 static SqlPlan plans[] = {
 	[PLAN_HEAD] = {
 		"SELECT h.sequence, h.hash FROM reconcile.audit_head h WHERE h.tenant_id OPERATOR(pg_catalog.=) $1",
+		1, {TEXTOID}
+	},
+	/* a head that was restored, or written by hand */
+	[PLAN_CHECK] = {
+		"SELECT FROM reconcile.audit_head h WHERE h.tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND (h.sequence OPERATOR(pg_catalog.=) 9223372036854775807"
+		" OR EXISTS (SELECT FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) h.tenant_id"
+		" AND e.sequence OPERATOR(pg_catalog.>) h.sequence))",
 		1, {TEXTOID}
 	},
 	[PLAN_SET_HEAD] = {
@@ -172,7 +182,33 @@ read_head(const char *tenant_id, int64 *sequence, uint8 *hash)
 	}
 }
 
-/* Writes all that was noted; in the last moment before COMMIT, or PREPARE. */
+compat_noreturn static void raise_no_place(const char *tenant_id);
+
+static void
+raise_no_place(const char *tenant_id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("the audit of tenant \"%s\" cannot go on", tenant_id),
+			 errdetail("Its chain does not end where its head says, or its head is at the last number."),
+			 errhint("reconcile.audit_verify() says where it is broken.")));
+}
+
+void
+audit_check(const char *tenant_id)
+{
+	SqlScope	scope;
+	Datum		value = CStringGetTextDatum(tenant_id);
+	bool		broken;
+
+	sql_begin(&scope);
+	broken = sql_run_latest(&plans[PLAN_CHECK], &value, NULL) > 0;
+	sql_end(&scope);
+	if (broken)
+		raise_no_place(tenant_id);
+}
+
+/* Writes all that was noted; in the last moment before COMMIT. */
 static void
 seal(void)
 {
@@ -199,9 +235,7 @@ seal(void)
 			read_head(tenant_id, &sequence, hash);
 		}
 		if (sequence == PG_INT64_MAX)
-			ereport(ERROR,
-					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-					 errmsg("the audit of tenant \"%s\" has no place left", tenant_id)));
+			raise_no_place(tenant_id);
 		row->sequence = ++sequence;
 		row->home = home_here()->place;
 		row->hash_version = AUDIT_HASH_VERSION;
@@ -221,13 +255,20 @@ audit_xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-		case XACT_EVENT_PRE_PREPARE:
 			if (pending != NIL)
 				seal();
 			break;
+		case XACT_EVENT_PRE_PREPARE:
+			/* or whoever was denied could hold up a tenant for as long as he likes */
+			if (pending != NIL)
+				ereport(ERROR,
+						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						 errmsg("cannot PREPARE a transaction that has an event for the audit"),
+						 errdetail("The audit of its tenants would stand still until it is over."),
+						 errhint("Use COMMIT.")));
+			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PREPARE:
 			/* the context that it was in goes with the transaction */
 			pending = NIL;
 			next_number = 0;

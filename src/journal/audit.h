@@ -39,6 +39,9 @@ typedef struct AuditEvent
  */
 extern void audit_note(const AuditEvent *event);
 
+/* Error where the end of the tenant's chain cannot be appended to; else that is found at COMMIT. */
+extern void audit_check(const char *tenant_id);
+
 /*
  * Deletes the oldest events of a tenant, as long as they are older than "before"
  * and of no command that is unfinished or unresolved, at most "max"; the anchor of

@@ -11,6 +11,7 @@
 
 #include "core/errors.h"
 #include "core/install.h"
+#include "core/jsonb_build.h"
 #include "core/plan.h"
 #include "journal/audit_chain.h"
 #include "journal/command.h"
@@ -19,6 +20,7 @@ enum
 {
 	PLAN_BY_KEY,
 	PLAN_BY_ID,
+	PLAN_ID_USED,
 	PLAN_LOCK
 };
 
@@ -31,6 +33,13 @@ static SqlPlan plans[] = {
 	[PLAN_BY_ID] = {
 		"SELECT " COMMAND_COLUMNS " FROM reconcile.command c"
 		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.command_id OPERATOR(pg_catalog.=) $2",
+		2, {TEXTOID, TEXTOID}
+	},
+	[PLAN_ID_USED] = {
+		"SELECT EXISTS (SELECT FROM reconcile.command c"
+		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.command_id OPERATOR(pg_catalog.=) $2)"
+		" OR EXISTS (SELECT FROM reconcile.command_tombstone t"
+		" WHERE t.tenant_id OPERATOR(pg_catalog.=) $1 AND t.command_id OPERATOR(pg_catalog.=) $2)",
 		2, {TEXTOID, TEXTOID}
 	},
 	[PLAN_LOCK] = {
@@ -141,6 +150,22 @@ read_one(int plan, const char *tenant_id, const char *id, Command *command)
 }
 
 bool
+command_id_is_used(const char *tenant_id, const char *command_id)
+{
+	SqlScope	scope;
+	Datum		values[2];
+	bool		used;
+
+	values[0] = CStringGetTextDatum(tenant_id);
+	values[1] = CStringGetTextDatum(command_id);
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_ID_USED], values, NULL);
+	used = DatumGetBool(sql_value(0, 1, NULL));
+	sql_end(&scope);
+	return used;
+}
+
+bool
 command_read_by_key(const char *tenant_id, const char *idempotency_key, Command *command)
 {
 	return read_one(PLAN_BY_KEY, tenant_id, idempotency_key, command);
@@ -158,8 +183,27 @@ command_lock(const char *tenant_id, const char *command_id, Command *command)
 	return read_one(PLAN_LOCK, tenant_id, command_id, command);
 }
 
-void
-command_audit(const Command *command, const char *event, const char *reason, const Jsonb *detail, TimestampTz at)
+Jsonb *
+command_terms_jsonb(const CommandTerms *terms)
+{
+	JsonbBuild	build;
+
+	jsonb_begin(&build);
+	jsonb_add_text(&build, "mode", terms->mode);
+	jsonb_add_bool(&build, "confirmed", terms->confirmed);
+	jsonb_add_text(&build, "capability", terms->capability);
+	if (terms->requested_at != DT_NOBEGIN)
+		jsonb_add_time(&build, "requested_at", terms->requested_at);
+	jsonb_add_time(&build, "deadline", terms->deadline);
+	if (terms->desired_revision >= 0)
+		jsonb_add_int(&build, "desired_revision", terms->desired_revision);
+	return jsonb_end(&build);
+}
+
+/* Options are noted once: by their fingerprint it is known which they were. */
+static void
+audit(const Command *command, const char *event, const char *reason, const Jsonb *options, const Jsonb *detail,
+	  TimestampTz at)
 {
 	AuditEvent	noted = {
 		.tenant_id = command->tenant_id,
@@ -173,13 +217,25 @@ command_audit(const Command *command, const char *event, const char *reason, con
 		.target_kind = command->target_kind,
 		.target_name = command->target_name,
 		.reason = reason,
-		.options = command->options,
+		.options = options,
 		.fingerprint = command->fingerprint,
 		.failure = command->failure,
 		.detail = detail
 	};
 
 	audit_note(&noted);
+}
+
+void
+command_audit_envelope(const Command *command, const char *event, const Jsonb *detail, TimestampTz at)
+{
+	audit(command, event, command->reason, command->options, detail, at);
+}
+
+void
+command_audit(const Command *command, const char *event, const char *reason, const Jsonb *detail, TimestampTz at)
+{
+	audit(command, event, reason, NULL, detail, at);
 }
 
 /*

@@ -75,7 +75,7 @@ typedef struct Command
 	char	   *authentication_method;
 	TimestampTz deadline;
 	CommandStatus status;
-	char	   *failure;		/* NULL: none */
+	const char *failure;		/* NULL: none */
 	int64		desired_revision;	/* -1 = it means no state */
 	char	   *claim_token;	/* NULL: it was never claimed */
 	TimestampTz claim_expires_at;
@@ -86,6 +86,20 @@ typedef struct Command
 	TimestampTz worker_completed_at;	/* DT_NOBEGIN = not said */
 } Command;
 
+/* What a command was admitted with beside what an audit event has columns for. */
+typedef struct CommandTerms
+{
+	const char *mode;
+	bool		confirmed;
+	const char *capability;
+	TimestampTz requested_at;	/* DT_NOBEGIN = not said */
+	TimestampTz deadline;
+	int64		desired_revision;	/* -1 = it means no state */
+} CommandTerms;
+
+/* As the event of its admission has them. */
+extern Jsonb *command_terms_jsonb(const CommandTerms *terms);
+
 /* Nobody else admits or prunes the key until this transaction is over. */
 extern void command_lock_key(const char *tenant_id, const char *idempotency_key);
 
@@ -94,6 +108,9 @@ extern bool command_try_lock_key(const char *tenant_id, const char *idempotency_
 
 /* The same for an id that the caller chose; after its key. */
 extern void command_lock_id(const char *tenant_id, const char *command_id);
+
+/* Is it that of a command, or was it of one that was pruned?  With the lock on it. */
+extern bool command_id_is_used(const char *tenant_id, const char *command_id);
 
 /* With the newest snapshot; false: there is none. */
 extern bool command_read_by_key(const char *tenant_id, const char *idempotency_key, Command *command);
@@ -111,6 +128,9 @@ extern bool command_lock(const char *tenant_id, const char *command_id, Command 
 #define COMMAND_NCOLUMNS	22
 
 extern void command_from_row(int n, MemoryContext context, Command *command);
+
+/* Notes how a command was asked for, with all that its caller said. */
+extern void command_audit_envelope(const Command *command, const char *event, const Jsonb *detail, TimestampTz at);
 
 /* Notes what came to a command. */
 extern void command_audit(const Command *command, const char *event, const char *reason, const Jsonb *detail, TimestampTz at);

@@ -108,7 +108,7 @@ CREATE TABLE reconcile.command_resolution (
     PRIMARY KEY (tenant_id, command_id, number)
 );
 COMMENT ON TABLE reconcile.command_resolution IS
-'What became known of commands whose outcome is unknown: an operator''s verdict with its evidence, or what the worker reported too late. The last one counts.';
+'What became known of commands whose outcome is unknown: an operator''s verdict with its evidence, or what the worker reported too late. The last one of an operator counts, or else of the worker.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.command_resolution', '');
 
 CREATE TABLE reconcile.command_tombstone (
@@ -122,7 +122,8 @@ CREATE TABLE reconcile.command_tombstone (
     desired_revision    bigint,
     completed_at        timestamptz NOT NULL,
     pruned_at           timestamptz NOT NULL,
-    PRIMARY KEY (tenant_id, idempotency_key)
+    PRIMARY KEY (tenant_id, idempotency_key),
+    UNIQUE (tenant_id, command_id)
 );
 COMMENT ON TABLE reconcile.command_tombstone IS
 'Keys of commands that were pruned: their use is answered or refused, and never a second execution.';

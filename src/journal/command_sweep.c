@@ -3,9 +3,10 @@
  *		Settles commands whose time is over: those that nobody claimed, and those whose
  *		claimant did not answer.
  *
- * A sweep takes at most so many rows, in the order of their deadlines, and the next one
- * goes on behind them: rows that are locked, or that cannot be settled, hold up none
- * that come after.  When the end is reached it begins anew.
+ * A sweep looks at so many rows at most, in the order of their deadlines, and the next
+ * one goes on behind them, around the end to the beginning: rows that are locked, or
+ * that cannot be settled, hold up none that come after.  It waits for nobody, and looks
+ * at no row twice.
  */
 #include "postgres.h"
 
@@ -22,7 +23,9 @@
 #include "core/plan.h"
 #include "core/rows.h"
 #include "core/subxact.h"
+#include "journal/audit.h"
 #include "journal/command.h"
+#include "journal/desired.h"
 #include "journal/lifecycle.h"
 
 #define ITEMS_MAX	10000
@@ -83,7 +86,7 @@ typedef struct Sweep
 	int64		lapsed;
 	int64		skipped;		/* locked, or settled by somebody else meanwhile */
 	int64		failed;
-	bool		more;			/* it stopped at its budget */
+	bool		more;			/* it stopped at its budget, and the next one has something to do */
 } Sweep;
 
 /* False: another sweep has it. */
@@ -153,6 +156,7 @@ typedef struct Settling
 {
 	const Place *place;
 	TimestampTz now;
+	int64		floor;			/* of desired_enter() */
 	Sweep	   *sweep;
 } Settling;
 
@@ -173,87 +177,124 @@ lock_unless_busy(const Place *place, Command *command)
 	return locked;
 }
 
+/* Its end, if its time is over: the count that it is of, or NULL. */
+static int64 *
+end_of(Command *command, TimestampTz now, Sweep *sweep)
+{
+	if (command_step_legal(command->status, STEP_EXPIRE) && command->deadline <= now)
+	{
+		command->status = COMMAND_CANCELED;
+		command->failure = FAILURE_DEADLINE_EXCEEDED;
+		return &sweep->canceled;
+	}
+	if (command_step_legal(command->status, STEP_LAPSE) && command->claim_expires_at <= now)
+	{
+		command->status = COMMAND_UNKNOWN;
+		command->failure = FAILURE_OUTCOME_UNKNOWN;
+		return &sweep->lapsed;
+	}
+	return NULL;
+}
+
 static void
 settle(void *arg)
 {
 	Settling   *settling = arg;
 	Command		command;
+	int64	   *count = NULL;
 
-	if (!lock_unless_busy(settling->place, &command))
-	{
-		settling->sweep->skipped++;
-		return;
-	}
-	if (command_step_legal(command.status, STEP_EXPIRE) && command.deadline <= settling->now)
-	{
-		command.status = COMMAND_CANCELED;
-		command.failure = pstrdup(FAILURE_DEADLINE_EXCEEDED);
-		command_end(&command, NULL);
-		settling->sweep->canceled++;
-	}
-	else if (command_step_legal(command.status, STEP_LAPSE) && command.claim_expires_at <= settling->now)
-	{
-		command.status = COMMAND_UNKNOWN;
-		command.failure = pstrdup(FAILURE_OUTCOME_UNKNOWN);
-		command_end(&command, NULL);
-		settling->sweep->lapsed++;
-	}
+	/* found now, and not at COMMIT, where it would be an error of all the sweep */
+	audit_check(settling->place->tenant_id);
+	if (lock_unless_busy(settling->place, &command))
+		count = end_of(&command, settling->now, settling->sweep);
+	if (count != NULL && command_end(&command, NULL, settling->floor, false))
+		(*count)++;
 	else
 		settling->sweep->skipped++;
 }
 
 /* What cannot be settled is told, and left. */
 static void
-settle_one(const Place *place, TimestampTz now, Sweep *sweep)
+settle_one(Settling *settling)
 {
-	Settling	settling = {place, now, sweep};
-	Sweep		before = *sweep;
-	ErrorData  *error = subxact_run(settle, &settling);
+	Sweep		before = *settling->sweep;
+	ErrorData  *error = subxact_run(settle, settling);
 
 	if (error == NULL)
 		return;
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED || error->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
 		ReThrowError(error);
-	*sweep = before;
-	sweep->failed++;
+	*settling->sweep = before;
+	settling->sweep->failed++;
 	ereport(LOG,
 			(errcode(error->sqlerrcode),
 			 errmsg("command \"%s\" of tenant \"%s\" could not be settled: %s",
-					place->command_id, place->tenant_id, error->message),
+					settling->place->command_id, settling->place->tenant_id, error->message),
 			 errhidestmt(true), errhidecontext(true)));
+}
+
+static int
+compare_places(const Place *a, const Place *b)
+{
+	int			order = a->at < b->at ? -1 : a->at > b->at ? 1 : strcmp(a->tenant_id, b->tenant_id);
+
+	return order != 0 ? order : strcmp(a->command_id, b->command_id);
+}
+
+/*
+ * At most "max" rows behind the place, up to "last" if that is not NULL.  The place
+ * moves with them; returns how many there were.
+ */
+static int
+sweep_from(Place *place, const Place *last, int max, Settling *settling)
+{
+	Place	   *places;
+	int			n = read_due(place, settling->now, max, &places);
+	MemoryContext context;
+	MemoryContext outer;
+	int			i;
+
+	/* before any row is locked */
+	if (n > 0)
+		settling->floor = desired_enter();
+	context = AllocSetContextCreate(CurrentMemoryContext, "reconcile sweep", ALLOCSET_DEFAULT_SIZES);
+	outer = MemoryContextSwitchTo(context);
+	for (i = 0; i < n && (last == NULL || compare_places(&places[i], last) <= 0); i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		settling->place = &places[i];
+		settle_one(settling);
+		*place = places[i];
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(outer);
+	MemoryContextDelete(context);
+	return i;
 }
 
 static void
 sweep_commands(int max, Sweep *sweep)
 {
-	Place		cursor;
-	Place	   *places;
-	TimestampTz now;
+	Settling	settling = {.now = clock_now(), .sweep = sweep};
+	Place		start;
+	Place		place;
 	int			n;
 
-	if (!lock_cursor(&cursor))
-	{
-		sweep->more = true;
+	/* another sweep is at it */
+	if (!lock_cursor(&start))
 		return;
-	}
-	now = clock_now();
-	n = read_due(&cursor, now, max, &places);
-	for (int i = 0; i < n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		settle_one(&places[i], now, sweep);
-	}
+	place = start;
+	n = sweep_from(&place, NULL, max, &settling);
 	sweep->more = n == max;
-	if (sweep->more)
-		set_cursor(&places[n - 1]);
-	else if (cursor.at != DT_NOBEGIN)
+	if (n < max && start.at != DT_NOBEGIN)
 	{
-		const Place beginning = {DT_NOBEGIN, "", ""};
-
-		/* what was passed over is looked at again */
-		set_cursor(&beginning);
-		sweep->more = sweep->skipped + sweep->failed > 0 || cursor.tenant_id[0] != '\0';
+		place = (Place) {DT_NOBEGIN, "", ""};
+		n += sweep_from(&place, &start, max - n, &settling);
+		/* what cannot be settled is no reason to call again at once */
+		sweep->more = n == max && sweep->canceled + sweep->lapsed > 0;
 	}
+	if (compare_places(&place, &start) != 0)
+		set_cursor(&place);
 }
 
 PG_FUNCTION_INFO_V1(reconcile_sweep_commands);

@@ -72,7 +72,6 @@ count_xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_PREPARE:	/* it is as good as done, and nobody here hears of its end */
 			for (int i = 0; i < ncounts; i++)
 				command_counted_hook(counts[i].action, counts[i].outcome);
 			break;

@@ -23,6 +23,7 @@ enum
 {
 	PLAN_MAKE,
 	PLAN_LOCK,
+	PLAN_TRY_LOCK,
 	PLAN_WRITE,
 	PLAN_TOP,
 	PLAN_INTEND,
@@ -39,7 +40,7 @@ enum
 static SqlPlan plans[] = {
 	[PLAN_MAKE] = {
 		"INSERT INTO reconcile.desired_state (tenant_id, target_kind, target_name, revision, changed_at,"
-		" change_incarnation, change_xid, change_number)"
+		" change_floor, change_xid, change_number)"
 		" VALUES ($1, $2, $3, 0, $4, 0, '0', 0) ON CONFLICT DO NOTHING",
 		4, {TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID}
 	},
@@ -47,9 +48,14 @@ static SqlPlan plans[] = {
 		"SELECT state, revision, command_id FROM reconcile.desired_state WHERE " OF_TARGET " FOR NO KEY UPDATE",
 		3, {TEXTOID, TEXTOID, TEXTOID}
 	},
+	[PLAN_TRY_LOCK] = {
+		"SELECT state, revision, command_id FROM reconcile.desired_state WHERE " OF_TARGET
+		" FOR NO KEY UPDATE SKIP LOCKED",
+		3, {TEXTOID, TEXTOID, TEXTOID}
+	},
 	[PLAN_WRITE] = {
 		"UPDATE reconcile.desired_state SET state = $4, revision = $5, command_id = $6, requested_at = $7,"
-		" changed_at = $8, change_incarnation = $9, change_xid = pg_catalog.pg_current_xact_id(),"
+		" changed_at = $8, change_floor = $9, change_xid = pg_catalog.pg_current_xact_id(),"
 		" change_number = pg_catalog.nextval('reconcile.desired_change') WHERE " OF_TARGET,
 		9, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID}
 	},
@@ -63,16 +69,24 @@ static SqlPlan plans[] = {
 		" requested_at, final) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
 		8, {TEXTOID, TEXTOID, TEXTOID, INT8OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, BOOLOID}
 	},
-	/* below one that is final nothing comes up any more */
+	/*
+	 * Below one that is final nothing comes up any more.  What a claim is making
+	 * final at this moment is left, as a claim leaves what is being deleted here: it
+	 * only stays longer than it must.
+	 */
 	[PLAN_TRIM] = {
-		"DELETE FROM reconcile.desired_intent WHERE " OF_TARGET
+		"WITH below AS MATERIALIZED (SELECT number AS n FROM reconcile.desired_intent WHERE " OF_TARGET
 		" AND number OPERATOR(pg_catalog.<) (SELECT pg_catalog.max(number) FROM reconcile.desired_intent"
-		" WHERE " OF_TARGET " AND final)",
+		" WHERE " OF_TARGET " AND final) FOR UPDATE SKIP LOCKED)"
+		" DELETE FROM reconcile.desired_intent USING below WHERE " OF_TARGET " AND number OPERATOR(pg_catalog.=) below.n",
 		3, {TEXTOID, TEXTOID, TEXTOID}
 	},
 	[PLAN_FINAL] = {
-		"UPDATE reconcile.desired_intent SET final = true WHERE tenant_id OPERATOR(pg_catalog.=) $1"
-		" AND command_id OPERATOR(pg_catalog.=) $2 AND NOT final",
+		"WITH mine AS MATERIALIZED (SELECT command_id AS c FROM reconcile.desired_intent"
+		" WHERE tenant_id OPERATOR(pg_catalog.=) $1 AND command_id OPERATOR(pg_catalog.=) $2 AND NOT final"
+		" FOR UPDATE SKIP LOCKED)"
+		" UPDATE reconcile.desired_intent SET final = true FROM mine WHERE tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND command_id OPERATOR(pg_catalog.=) mine.c",
 		2, {TEXTOID, TEXTOID}
 	},
 	[PLAN_FIND] = {
@@ -114,6 +128,21 @@ desired_raise_exhausted(const DesiredTarget *target)
 			 errhint("Give the target another name.")));
 }
 
+int64
+desired_enter(void)
+{
+	return incarnation_hold();
+}
+
+/* The row that a plan has locked. */
+static void
+read_locked(const SqlScope *scope, DesiredState *now)
+{
+	now->state = copy_out(scope, 1);
+	now->revision = DatumGetInt64(sql_value(0, 2, NULL));
+	now->command_id = copy_out(scope, 3);
+}
+
 void
 desired_lock(const DesiredTarget *target, DesiredState *now)
 {
@@ -130,16 +159,31 @@ desired_lock(const DesiredTarget *target, DesiredState *now)
 		if (sql_run_latest(&plans[PLAN_LOCK], values, NULL) == 0)
 			elog(ERROR, "could not lock the desired state of %s \"%s\"", target->target_kind, target->target_name);
 	}
-	now->state = copy_out(&scope, 1);
-	now->revision = DatumGetInt64(sql_value(0, 2, NULL));
-	now->command_id = copy_out(&scope, 3);
+	read_locked(&scope, now);
 	sql_end(&scope);
+}
+
+/* The same of a row that is there, unless somebody else has it. */
+static bool
+try_lock(const DesiredTarget *target, DesiredState *now)
+{
+	SqlScope	scope;
+	Datum		values[3];
+	bool		locked;
+
+	target_values(target, values);
+	sql_begin(&scope);
+	locked = sql_run_latest(&plans[PLAN_TRY_LOCK], values, NULL) > 0;
+	if (locked)
+		read_locked(&scope, now);
+	sql_end(&scope);
+	return locked;
 }
 
 /* Within sql_begin(), with the row locked. */
 static void
 write_state(const DesiredTarget *target, const char *state, int64 revision, const char *command_id,
-			TimestampTz requested_at, int64 incarnation)
+			TimestampTz requested_at, int64 floor)
 {
 	Datum		values[9];
 	char		nulls[9] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
@@ -152,19 +196,18 @@ write_state(const DesiredTarget *target, const char *state, int64 revision, cons
 	nulls[6] = requested_at == DT_NOBEGIN ? 'n' : ' ';
 	values[6] = TimestampTzGetDatum(requested_at);
 	values[7] = TimestampTzGetDatum(clock_now());
-	values[8] = Int64GetDatum(incarnation);
+	values[8] = Int64GetDatum(floor);
 	sql_run_latest(&plans[PLAN_WRITE], values, nulls);
 }
 
 int64
 desired_intend(const DesiredTarget *target, const DesiredState *now, const char *state, int64 revision,
-			   const char *command_id, TimestampTz requested_at, bool final)
+			   const char *command_id, TimestampTz requested_at, bool final, int64 floor)
 {
 	SqlScope	scope;
 	Datum		values[8];
 	char		nulls[8] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
 	bool		same = now->state != NULL && strcmp(now->state, state) == 0;
-	int64		incarnation = same ? 0 : incarnation_hold();
 
 	target_values(target, values);
 	sql_begin(&scope);
@@ -179,7 +222,7 @@ desired_intend(const DesiredTarget *target, const DesiredState *now, const char 
 	sql_run_latest(&plans[PLAN_TRIM], values, NULL);
 	/* what is so already gets no revision: nobody has to do anything */
 	if (!same)
-		write_state(target, state, revision, command_id, requested_at, incarnation);
+		write_state(target, state, revision, command_id, requested_at, floor);
 	sql_end(&scope);
 	return same ? now->revision : revision;
 }
@@ -219,8 +262,8 @@ find_target(const char *tenant_id, const char *command_id, DesiredTarget *target
 	return found;
 }
 
-void
-desired_withdraw(const char *tenant_id, const char *command_id)
+bool
+desired_withdraw(const char *tenant_id, const char *command_id, int64 floor, bool wait)
 {
 	DesiredTarget target;
 	DesiredState now;
@@ -232,8 +275,11 @@ desired_withdraw(const char *tenant_id, const char *command_id)
 	bool		same;
 
 	if (!find_target(tenant_id, command_id, &target))
-		return;
-	desired_lock(&target, &now);
+		return true;
+	if (wait)
+		desired_lock(&target, &now);
+	else if (!try_lock(&target, &now))
+		return false;
 	values[0] = CStringGetTextDatum(tenant_id);
 	values[1] = CStringGetTextDatum(command_id);
 	sql_begin(&scope);
@@ -253,14 +299,11 @@ desired_withdraw(const char *tenant_id, const char *command_id)
 
 	same = now.state == NULL ? state == NULL : state != NULL && strcmp(now.state, state) == 0;
 	if (same && (by == NULL || strcmp(now.command_id, by) == 0))
-		return;
+		return true;
 	if (!same && now.revision == PG_INT64_MAX)
 		desired_raise_exhausted(&target);
-	{
-		int64		incarnation = incarnation_hold();
-
-		sql_begin(&scope);
-		write_state(&target, state, same ? now.revision : now.revision + 1, by, requested_at, incarnation);
-		sql_end(&scope);
-	}
+	sql_begin(&scope);
+	write_state(&target, state, same ? now.revision : now.revision + 1, by, requested_at, floor);
+	sql_end(&scope);
+	return true;
 }

@@ -52,6 +52,12 @@ typedef struct DesiredState
 	char	   *command_id;		/* NULL as state is */
 } DesiredState;
 
+/*
+ * For who is about to change states, before any row or other lock: the floor of the
+ * incarnation that his changes are of, which does not end before this transaction.
+ */
+extern int64 desired_enter(void);
+
 /* Locks the row of a target until this transaction is over, and reads it; makes it where it is not there. */
 extern void desired_lock(const DesiredTarget *target, DesiredState *now);
 
@@ -60,13 +66,16 @@ extern void desired_lock(const DesiredTarget *target, DesiredState *now);
  * back.  Returns the revision, which is "revision" if the state is another than now.
  */
 extern int64 desired_intend(const DesiredTarget *target, const DesiredState *now, const char *state, int64 revision,
-							const char *command_id, TimestampTz requested_at, bool final);
+							const char *command_id, TimestampTz requested_at, bool final, int64 floor);
 
 /* The command, if it meant a state, was claimed: it cannot be taken back any more. */
 extern void desired_settle(const char *tenant_id, const char *command_id);
 
-/* The command comes to nothing: the state is what it is without it.  RC014. */
-extern void desired_withdraw(const char *tenant_id, const char *command_id);
+/*
+ * The command comes to nothing: the state is what it is without it.  False: it was
+ * not to wait, and somebody else is changing the target.  RC014.
+ */
+extern bool desired_withdraw(const char *tenant_id, const char *command_id, int64 floor, bool wait);
 
 /* RC014: no revision is left. */
 compat_noreturn extern void desired_raise_exhausted(const DesiredTarget *target);

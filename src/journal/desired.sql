@@ -1,6 +1,6 @@
 -- desired.sql: the states that targets are to be in, and those that workers have reported
 
--- Positions of changes: (incarnation, transaction, number).
+-- Positions of changes: (floor of the incarnation, transaction, number).
 CREATE SEQUENCE reconcile.desired_change AS bigint CYCLE;
 
 CREATE TABLE reconcile.desired_state (
@@ -12,7 +12,7 @@ CREATE TABLE reconcile.desired_state (
     command_id         text COLLATE "C",            -- that made it so; NULL: none that stands
     requested_at       timestamptz,
     changed_at         timestamptz NOT NULL,
-    change_incarnation bigint NOT NULL,
+    change_floor       bigint NOT NULL,
     change_xid         xid8 NOT NULL,
     change_number      bigint NOT NULL,
     PRIMARY KEY (tenant_id, target_kind, target_name),
@@ -20,7 +20,7 @@ CREATE TABLE reconcile.desired_state (
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE reconcile.desired_state IS
 'The state that each target is to be in, in revisions from 1; state is NULL where no command that stands has said it.';
-CREATE INDEX desired_state_change ON reconcile.desired_state (tenant_id, change_incarnation, change_xid, change_number);
+CREATE INDEX desired_state_change ON reconcile.desired_state (tenant_id, change_floor, change_xid, change_number);
 SELECT pg_catalog.pg_extension_config_dump('reconcile.desired_state', '');
 
 -- The commands that a target's state may come from: the last of them counts.

@@ -2,10 +2,11 @@
  * desired_read.c
  *		Desired states as workers read them, and what they report of them.
  *
- * A change has a position: the incarnation, the transaction that made it, a number.
- * A list shows a change of this incarnation only when every transaction before its
- * own is over, so that no later commit can be before what a reader has seen; those of
- * earlier incarnations are all over (incarnation_hold()).
+ * A change has a position: the floor of the incarnation, the transaction that made it,
+ * a number.  A list shows a change of this incarnation only when every transaction
+ * before its own is over, so that no later commit can be before what a reader has
+ * seen; those of earlier incarnations are all over (incarnation_hold()).  Which
+ * incarnation this is, and what is over, is read with one snapshot.
  */
 #include "postgres.h"
 
@@ -14,6 +15,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
@@ -46,13 +48,13 @@ static SqlPlan plans[] = {
 		3, {TEXTOID, TEXTOID, TEXTOID}
 	},
 	[PLAN_SINCE] = {
-		"SELECT " STATE_COLUMNS ", d.changed_at, d.change_incarnation, d.change_xid, d.change_number"
+		"SELECT " STATE_COLUMNS ", d.changed_at, d.change_floor, d.change_xid, d.change_number"
 		" FROM reconcile.desired_state d WHERE d.tenant_id OPERATOR(pg_catalog.=) $1"
-		" AND ROW(d.change_incarnation, d.change_xid, d.change_number) OPERATOR(pg_catalog.>) ROW($2, $3, $4)"
-		" AND (d.change_incarnation OPERATOR(pg_catalog.<>) $5 OR d.change_xid OPERATOR(pg_catalog.<)"
+		" AND ROW(d.change_floor, d.change_xid, d.change_number) OPERATOR(pg_catalog.>) ROW($2, $3, $4)"
+		" AND (d.change_floor OPERATOR(pg_catalog.<) $5 OR d.change_xid OPERATOR(pg_catalog.<)"
 		" pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()))"
 		" AND " GRANT_COVERS("d", "$6", "$7", "$8")
-		" ORDER BY d.change_incarnation, d.change_xid, d.change_number LIMIT $9",
+		" ORDER BY d.change_floor, d.change_xid, d.change_number LIMIT $9",
 		9, {TEXTOID, INT8OID, XID8OID, INT8OID, INT8OID, TEXTARRAYOID, TEXTARRAYOID, BOOLARRAYOID, INT4OID}
 	},
 	[PLAN_REVISION] = {
@@ -79,7 +81,7 @@ static SqlPlan plans[] = {
 
 typedef struct Position
 {
-	int64		incarnation;
+	int64		floor;
 	uint64		xid;
 	int64		number;
 } Position;
@@ -88,7 +90,7 @@ static char *
 position_text(const Position *position)
 {
 	return psprintf(INT64_FORMAT "." UINT64_FORMAT "." INT64_FORMAT,
-					position->incarnation, position->xid, position->number);
+					position->floor, position->xid, position->number);
 }
 
 static void
@@ -101,8 +103,8 @@ position_arg(FunctionCallInfo fcinfo, int n, Position *position)
 		return;
 	value = text_to_cstring(PG_GETARG_TEXT_PP(n));
 	if (sscanf(value, INT64_FORMAT "." UINT64_FORMAT "." INT64_FORMAT,
-			   &position->incarnation, &position->xid, &position->number) != 3 ||
-		position->incarnation < 0 || position->number < 0 || strcmp(value, position_text(position)) != 0)
+			   &position->floor, &position->xid, &position->number) != 3 ||
+		position->floor < 0 || position->number < 0 || strcmp(value, position_text(position)) != 0)
 		field_invalid("after", "is not a position", "It is the position of a row that was returned before, or NULL for all.");
 }
 
@@ -169,6 +171,7 @@ reconcile_desired_states_since(PG_FUNCTION_ARGS)
 	char	   *tenant_id = identity_field(fcinfo, 0, "tenant_id");
 	Position	after;
 	Incarnation now;
+	Snapshot	snapshot;
 	SqlScope	scope;
 	Datum		values[9];
 	char		nulls[9] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
@@ -183,25 +186,25 @@ reconcile_desired_states_since(PG_FUNCTION_ARGS)
 	if (!may_view_tenant(tenant_id))
 		return (Datum) 0;
 
-	/* before the snapshot of the list: what is of an earlier one has all committed by then */
-	incarnation_read(&now);
+	snapshot = RegisterSnapshot(GetTransactionSnapshot());
+	incarnation_read_at(&now, snapshot);
 	values[0] = CStringGetTextDatum(tenant_id);
-	values[1] = Int64GetDatum(after.incarnation);
+	values[1] = Int64GetDatum(after.floor);
 	values[2] = FullTransactionIdGetDatum(FullTransactionIdFromU64(after.xid));
 	values[3] = Int64GetDatum(after.number);
-	values[4] = Int64GetDatum(now.number);
+	values[4] = Int64GetDatum(now.floor);
 	nulls[5] = nulls[6] = nulls[7] =
 		command_grant_arrays(tenant_id, PERMISSION_VIEW, &values[5], &values[6], &values[7]) ? ' ' : 'n';
 	values[8] = PG_GETARG_DATUM(2);
 	sql_begin(&scope);
-	n = sql_run(&plans[PLAN_SINCE], values, nulls);
+	n = sql_run_snapshot(&plans[PLAN_SINCE], values, nulls, snapshot);
 	for (uint64 i = 0; i < n; i++)
 	{
 		Position	position;
 		Datum		row[7];
 		bool		row_nulls[7] = {false};
 
-		position.incarnation = DatumGetInt64(sql_value(i, 7, NULL));
+		position.floor = DatumGetInt64(sql_value(i, 7, NULL));
 		position.xid = U64FromFullTransactionId(DatumGetFullTransactionId(sql_value(i, 8, NULL)));
 		position.number = DatumGetInt64(sql_value(i, 9, NULL));
 		row[0] = CStringGetTextDatum(position_text(&position));
@@ -210,6 +213,7 @@ reconcile_desired_states_since(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(result->setResult, result->setDesc, row, row_nulls);
 	}
 	sql_end(&scope);
+	UnregisterSnapshot(snapshot);
 	return (Datum) 0;
 }
 
@@ -317,8 +321,10 @@ reconcile_effective_state(PG_FUNCTION_ARGS)
 	Datum		best[4];
 	int			best_strength = lengthof(by_strength);
 	bool		named = false;
+	Snapshot	snapshot;
 
 	InitMaterializedSRF(fcinfo, 0);
+	snapshot = RegisterSnapshot(GetTransactionSnapshot());
 	for (int i = 0; i < lengthof(kinds); i++)
 	{
 		char	   *name;
@@ -333,7 +339,7 @@ reconcile_effective_state(PG_FUNCTION_ARGS)
 		values[1] = CStringGetTextDatum(kinds[i]);
 		values[2] = CStringGetTextDatum(name);
 		sql_begin(&scope);
-		if (sql_run(&plans[PLAN_ONE], values, NULL) > 0)
+		if (sql_run_snapshot(&plans[PLAN_ONE], values, NULL, snapshot) > 0)
 		{
 			char	   *state = TextDatumGetCString(sql_value(0, 3, NULL));
 
@@ -351,6 +357,7 @@ reconcile_effective_state(PG_FUNCTION_ARGS)
 		}
 		sql_end(&scope);
 	}
+	UnregisterSnapshot(snapshot);
 	if (!named)
 		field_null("worker");
 	if (best_strength < lengthof(by_strength))

@@ -89,9 +89,8 @@ claimant_jsonb(const char *claimant)
 }
 
 static void
-claim_one(Claiming *claiming, const Command *command)
+claim_one(Claiming *claiming, const Command *command, TimestampTz now)
 {
-	TimestampTz now = clock_now();
 	char	   *token = command_mint_id(now);
 	SqlScope	scope;
 	Datum		values[9];
@@ -141,11 +140,17 @@ all_tenants(int *n)
 }
 
 bool
-command_may_dispatch(const Command *command)
+command_may(const Command *command, const char *permission)
 {
-	AccessRequest request = {command->tenant_id, PERMISSION_DISPATCH, command->target_kind, command->target_name, NULL};
+	AccessRequest request = {command->tenant_id, permission, command->target_kind, command->target_name, NULL};
 
 	return command_allowed(&request);
+}
+
+bool
+command_may_dispatch(const Command *command)
+{
+	return command_may(command, PERMISSION_DISPATCH);
 }
 
 typedef struct Pending
@@ -198,9 +203,16 @@ claim_of_tenant(Claiming *claiming, const char *tenant_id)
 		read_page(claiming, tenant_id, &page);
 		for (int i = 0; i < page.n; i++)
 		{
+			const Command *command = &page.commands[i];
+			TimestampTz now;
+
 			CHECK_FOR_INTERRUPTS();
-			if (command_may_dispatch(&page.commands[i]))
-				claim_one(claiming, &page.commands[i]);
+			if (!command_may_dispatch(command))
+				continue;
+			/* an authorizer may have taken its time */
+			now = clock_now();
+			if (command->deadline > now)
+				claim_one(claiming, command, now);
 		}
 		if (page.n < wanted)
 			break;

@@ -443,6 +443,10 @@ envelope_check_options(const Envelope *envelope, bool builtin, bool confirm)
 		if (rule_applies(&option_rules[i], envelope))
 			check_option(&option_rules[i], envelope->options);
 	}
+	if (strcmp(envelope->target_kind, "dead_letter") == 0 &&
+		options_member(envelope->options, "replay", "destination") != NULL &&
+		strcmp(options_text(envelope->options, "replay", "destination"), envelope->target_name) == 0)
+		field_invalid("options.replay.destination", "must be another loop", "Action \"retry\" runs it again where it is.");
 	/* nothing would be left of it */
 	if (options_int(envelope->options, "scale", "replicas", -1) == 0)
 		require_confirmed(envelope);
@@ -467,7 +471,7 @@ envelope_fingerprint(const Envelope *envelope, uint8 fingerprint[FINGERPRINT_BYT
 	digest_text(digest, envelope->capability);
 	digest_text(digest, envelope->target_kind);
 	digest_text(digest, envelope->target_name);
-	/* jsonb has one text for one value */
+	/* the order of members and the spaces do not count; 1.0 is another text than 1 */
 	digest_text(digest, JsonbToCString(NULL, &envelope->options->root, VARSIZE(envelope->options)));
 	digest_int(digest, envelope->confirmed);
 	digest_int(digest, envelope->deadline_ms);

@@ -14,7 +14,7 @@
 #define IDENTITY_MAX			256 /* bytes of tenants, keys, actors, targets, workers ... */
 #define FAILURE_MAX				64	/* bytes */
 #define COMMAND_REASON_MAX		1024	/* bytes */
-#define COMMAND_OPTIONS_MAX		65536	/* bytes, as text */
+#define COMMAND_OPTIONS_MAX		65536	/* bytes, as jsonb */
 #define COMMAND_DEADLINE_MAX_MS (300 * 1000)
 #define FINGERPRINT_VERSION		1
 #define FINGERPRINT_BYTES		32

@@ -258,10 +258,10 @@ SELECT c.tenant_id COLLATE "default" AS tenant_id,
   LEFT JOIN LATERAL (
     SELECT r.verdict FROM reconcile.command_resolution r
      WHERE r.tenant_id = c.tenant_id AND r.command_id = c.command_id
-     ORDER BY r.number DESC LIMIT 1
+     ORDER BY r.source = 'operator' DESC, r.number DESC LIMIT 1
   ) r ON true;
 COMMENT ON VIEW reconcile.commands IS
-'Commands that the caller may view; effective_status is the verdict on one whose outcome was unknown, if there is one. requested_at and worker_completed_at are what others'' clocks said.';
+'Commands that the caller may view; effective_status is the verdict on one whose outcome was unknown, if there is one: an operator''s before what its worker reported too late. requested_at and worker_completed_at are what others'' clocks said.';
 
 CREATE VIEW reconcile.command_timeline WITH (security_invoker) AS
 SELECT e.tenant_id COLLATE "default" AS tenant_id,

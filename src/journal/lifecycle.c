@@ -10,8 +10,8 @@
  *
  * Whoever reports in the transaction that claimed is refused: his claim is not durable
  * yet.  A claim that lapses ends in "unknown": nobody can tell whether it took effect,
- * and it is never given out again.  The row of the command is locked first, then the
- * desired state of its target.
+ * and it is never given out again.  The incarnation is held first, where a state may
+ * change, then the row of the command is locked, then the desired state of its target.
  */
 #include "postgres.h"
 
@@ -79,8 +79,8 @@ command_worker_jsonb(const Command *command)
 	return jsonb_end(&build);
 }
 
-void
-command_end(const Command *command, const char *reason)
+bool
+command_end(const Command *command, const char *reason, int64 floor, bool wait)
 {
 	const char *status = command_status_name(command->status);
 	TimestampTz now = clock_now();
@@ -88,6 +88,9 @@ command_end(const Command *command, const char *reason)
 	Datum		values[9];
 	char		nulls[9] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
 
+	if (command->status == COMMAND_CANCELED &&
+		!desired_withdraw(command->tenant_id, command->command_id, floor, wait))
+		return false;
 	values[0] = CStringGetTextDatum(command->tenant_id);
 	values[1] = CStringGetTextDatum(command->command_id);
 	values[2] = CStringGetTextDatum(status);
@@ -105,11 +108,9 @@ command_end(const Command *command, const char *reason)
 	sql_run_latest(&plans[PLAN_END], values, nulls);
 	sql_end(&scope);
 	TEST_POINT("command-before-audit");
-
-	if (command->status == COMMAND_CANCELED)
-		desired_withdraw(command->tenant_id, command->command_id);
 	command_audit(command, status, reason, command_worker_jsonb(command), now);
 	command_count(command->action, status);
+	return true;
 }
 
 /* ----------------------------------------------------------------
@@ -145,6 +146,12 @@ same_text(const char *a, const char *b)
 	return a == NULL ? b == NULL : b != NULL && strcmp(a, b) == 0;
 }
 
+static bool
+has_token(const Command *command, const char *token)
+{
+	return command->claim_token != NULL && strcmp(command->claim_token, token) == 0;
+}
+
 /*
  * Locks the command that the token is of; false: report->outcome says why it is not
  * to be changed.  RC016 where this transaction is the one that claimed it.
@@ -157,15 +164,16 @@ report_begin(FunctionCallInfo fcinfo, Report *report, const char *function)
 	report->tenant_id = identity_field(fcinfo, 0, "tenant_id");
 	report->command_id = identity_field(fcinfo, 1, "command_id");
 	report->token = identity_field(fcinfo, 2, "claim_token");
-	/* what is not there and what is not the caller's look alike */
-	if (!command_granted_somewhere(report->tenant_id, PERMISSION_DISPATCH) ||
-		!command_lock(report->tenant_id, report->command_id, &report->command) ||
+	/* what is not there and what is not the caller's look alike, and nobody locks what is not his */
+	if (!command_read(report->tenant_id, report->command_id, &report->command) ||
 		!command_may_dispatch(&report->command))
 	{
 		report->outcome = "not_found";
 		return false;
 	}
-	if (report->command.claim_token == NULL || strcmp(report->command.claim_token, report->token) != 0)
+	if (!has_token(&report->command, report->token) ||
+		!command_lock(report->tenant_id, report->command_id, &report->command) ||
+		!has_token(&report->command, report->token))
 	{
 		report->outcome = "stale_token";
 		return false;
@@ -196,7 +204,11 @@ reconcile_acknowledge_command(PG_FUNCTION_ARGS)
 	if (!report_begin(fcinfo, &report, "acknowledge_command"))
 		PG_RETURN_DATUM(CStringGetTextDatum(report.outcome));
 	if (command->status == COMMAND_ACKNOWLEDGED)
-		PG_RETURN_DATUM(CStringGetTextDatum("repeated"));
+	{
+		bool		same = same_text(command->worker_id, worker_id) && same_text(command->protocol, protocol);
+
+		PG_RETURN_DATUM(CStringGetTextDatum(same ? "repeated" : "conflict"));
+	}
 	if (!command_step_legal(command->status, STEP_ACKNOWLEDGE))
 		PG_RETURN_DATUM(CStringGetTextDatum("terminal"));
 
@@ -287,7 +299,7 @@ reconcile_complete_command(PG_FUNCTION_ARGS)
 	}
 	command->capability_available = outcome.capability_available;
 	command->worker_completed_at = outcome.worker_completed_at;
-	command_end(command, NULL);
+	(void) command_end(command, NULL, 0, true);
 	PG_RETURN_DATUM(CStringGetTextDatum("completed"));
 }
 
@@ -304,21 +316,18 @@ reconcile_cancel_command(PG_FUNCTION_ARGS)
 	char	   *command_id;
 	char	   *reason;
 	Command		command;
-	AccessRequest request;
+	int64		floor = 0;
 
 	require_writable("cancel_command");
 	require_read_committed("cancel_command");
 	tenant_id = identity_field(fcinfo, 0, "tenant_id");
 	command_id = identity_field(fcinfo, 1, "command_id");
 	reason = command_reason_field(fcinfo, 2, "reason");
-	if (!command_lock(tenant_id, command_id, &command))
+	if (!command_read(tenant_id, command_id, &command) || !command_may(&command, command.action))
 		PG_RETURN_DATUM(CStringGetTextDatum("not_found"));
-	request.tenant_id = tenant_id;
-	request.permission = command.action;
-	request.target_kind = command.target_kind;
-	request.target_name = command.target_name;
-	request.actor = NULL;
-	if (!command_allowed(&request))
+	if (command.desired_revision >= 0)
+		floor = desired_enter();
+	if (!command_lock(tenant_id, command_id, &command))
 		PG_RETURN_DATUM(CStringGetTextDatum("not_found"));
 	if (command_is_terminal(command.status))
 		PG_RETURN_DATUM(CStringGetTextDatum("terminal"));
@@ -327,6 +336,6 @@ reconcile_cancel_command(PG_FUNCTION_ARGS)
 
 	command.status = COMMAND_CANCELED;
 	command.failure = pstrdup(FAILURE_CANCELED);
-	command_end(&command, reason);
+	(void) command_end(&command, reason, floor, true);
 	PG_RETURN_DATUM(CStringGetTextDatum("canceled"));
 }

@@ -82,7 +82,10 @@ bulk_retry_dead(Local *local)
 	return NULL;
 }
 
-/* Its row is locked then: of a revive, a run and a forget of it one comes first. */
+/*
+ * Its row is locked then: of a revive, a run and a forget of it one comes first.  Who
+ * is to forget enters that before, as all who do.
+ */
 static bool
 lock_dead(const char *loop_name, const char *entity_id)
 {
@@ -97,6 +100,7 @@ delete_dead(Local *local)
 {
 	char	   *entity_id = entity_option(local);
 
+	loop_enter_forget(local->rules.loop_name, entity_id);
 	if (!lock_dead(local->rules.loop_name, entity_id))
 		return NO_RECORD;
 	(void) loop_forget(local->rules.loop_name, entity_id);
@@ -142,13 +146,22 @@ replay_dead(Local *local)
 	char	   *entity_id = entity_option(local);
 	char	   *destination = options_text(local->envelope->options, "replay", "destination");
 	char	   *policy = options_text(local->envelope->options, "replay", "idempotency_policy");
-	Oid			owner;
+	bool		replace = strcmp(policy, "replace_duplicate") == 0;
+	LoopRules	rules;
 
-	if (!reconciler_id_valid(destination) || !loop_find_owner(destination, &owner))
+	if (!reconciler_id_valid(destination) || !loop_read_held(destination, &rules))
 		return NO_DESTINATION;
+	if (replace)
+	{
+		/* one in the other direction does the same */
+		bool		first = strcmp(destination, local->rules.loop_name) < 0;
+
+		loop_enter_forget(first ? destination : local->rules.loop_name, entity_id);
+		loop_enter_forget(first ? local->rules.loop_name : destination, entity_id);
+	}
 	if (!lock_dead(local->rules.loop_name, entity_id))
 		return NO_RECORD;
-	if (strcmp(policy, "replace_duplicate") == 0)
+	if (replace)
 		(void) loop_forget(destination, entity_id);
 	else if (is_known(destination, entity_id))
 		return REPLAY_DUPLICATE;
@@ -179,7 +192,7 @@ local_dispatch(const Envelope *envelope, Jsonb **detail)
 	const char *failure = NULL;
 	bool		done = false;
 
-	if (!reconciler_id_valid(envelope->target_name) || !loop_read(envelope->target_name, &local.rules))
+	if (!reconciler_id_valid(envelope->target_name) || !loop_read_held(envelope->target_name, &local.rules))
 		return pstrdup(NO_TARGET);
 	for (int i = 0; i < lengthof(actions) && !done; i++)
 	{

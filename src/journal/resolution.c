@@ -32,10 +32,13 @@ enum
 
 static SqlPlan plans[] = {
 	[PLAN_LAST] = {
-		"SELECT r.number, r.verdict, r.failure, r.evidence, r.source FROM reconcile.command_resolution r"
+		"SELECT r.number, r.verdict, r.failure, r.evidence, r.source OPERATOR(pg_catalog.=) $3,"
+		" (SELECT pg_catalog.max(a.number) FROM reconcile.command_resolution a"
+		" WHERE a.tenant_id OPERATOR(pg_catalog.=) $1 AND a.command_id OPERATOR(pg_catalog.=) $2)"
+		" FROM reconcile.command_resolution r"
 		" WHERE r.tenant_id OPERATOR(pg_catalog.=) $1 AND r.command_id OPERATOR(pg_catalog.=) $2"
-		" ORDER BY r.number DESC LIMIT 1",
-		2, {TEXTOID, TEXTOID}
+		" ORDER BY r.source OPERATOR(pg_catalog.=) $3 DESC, r.number DESC LIMIT 1",
+		3, {TEXTOID, TEXTOID, TEXTOID}
 	},
 	[PLAN_ADD] = {
 		"INSERT INTO reconcile.command_resolution (tenant_id, command_id, number, source, verdict, failure, evidence,"
@@ -70,7 +73,7 @@ resolution_jsonb(const char *verdict, const Jsonb *evidence)
 	return jsonb_end(&build);
 }
 
-/* Adds it, unless the last one says the same; with the command's row locked. */
+/* Adds it, unless the last one of its source says the same; with the command's row locked. */
 static bool
 add(const Command *command, const Resolution *resolution, const char *event)
 {
@@ -83,17 +86,18 @@ add(const Command *command, const Resolution *resolution, const char *event)
 
 	values[0] = CStringGetTextDatum(command->tenant_id);
 	values[1] = CStringGetTextDatum(command->command_id);
+	values[2] = CStringGetTextDatum(resolution->source);
 	sql_begin(&scope);
 	if (sql_run_latest(&plans[PLAN_LAST], values, NULL) > 0)
 	{
 		bool		isnull;
 		Datum		failure = sql_value(0, 3, &isnull);
 
-		number = DatumGetInt32(sql_value(0, 1, NULL)) + 1;
+		number = DatumGetInt32(sql_value(0, 6, NULL)) + 1;
 		repeated = strcmp(TextDatumGetCString(sql_value(0, 2, NULL)), resolution->verdict) == 0 &&
 			(isnull ? resolution->failure == NULL :
 			 resolution->failure != NULL && strcmp(TextDatumGetCString(failure), resolution->failure) == 0) &&
-			strcmp(TextDatumGetCString(sql_value(0, 5, NULL)), resolution->source) == 0 &&
+			DatumGetBool(sql_value(0, 5, NULL)) &&
 			same_jsonb(DatumGetJsonbP(sql_value(0, 4, NULL)), resolution->evidence);
 	}
 	if (!repeated)
@@ -142,8 +146,12 @@ resolution_late_report(const Command *command, const Command *outcome)
 		.verdict = command_status_name(outcome->status),
 		.failure = outcome->failure,
 		.evidence = worker_evidence(outcome),
-		.reason = "reported after its claim had lapsed"
+		.reason = "reported after its outcome was unknown"
 	};
+
+	/* that is known already */
+	if (outcome->status == COMMAND_UNKNOWN)
+		return;
 
 	(void) add(command, &resolution, "reported_late");
 }
@@ -159,7 +167,6 @@ reconcile_resolve_command(PG_FUNCTION_ARGS)
 	bool		known = false;
 	Resolution	resolution = {.source = "operator"};
 	Command		command;
-	AccessRequest request;
 
 	require_writable("resolve_command");
 	require_read_committed("resolve_command");
@@ -182,14 +189,8 @@ reconcile_resolve_command(PG_FUNCTION_ARGS)
 	resolution.reason = command_reason_field(fcinfo, 4, "reason");
 	resolution.verdict = verdict;
 
-	if (!command_lock(tenant_id, command_id, &command))
-		PG_RETURN_DATUM(CStringGetTextDatum("not_found"));
-	request.tenant_id = tenant_id;
-	request.permission = PERMISSION_RESOLVE;
-	request.target_kind = command.target_kind;
-	request.target_name = command.target_name;
-	request.actor = NULL;
-	if (!command_allowed(&request))
+	if (!command_read(tenant_id, command_id, &command) || !command_may(&command, PERMISSION_RESOLVE) ||
+		!command_lock(tenant_id, command_id, &command))
 		PG_RETURN_DATUM(CStringGetTextDatum("not_found"));
 	if (command.status != COMMAND_UNKNOWN)
 		PG_RETURN_DATUM(CStringGetTextDatum("not_unknown"));

@@ -53,7 +53,8 @@ static SqlPlan plans[] = {
 	/* is anything here older than the first grant? */
 	[PLAN_PAST] = {
 		"SELECT EXISTS (SELECT FROM reconcile.lease) OR EXISTS (SELECT FROM reconcile.lease_term)"
-		" OR EXISTS (SELECT FROM reconcile.loop WHERE home OPERATOR(pg_catalog.<>) $1)",
+		" OR EXISTS (SELECT FROM reconcile.loop WHERE home OPERATOR(pg_catalog.<>) $1)"
+		" OR EXISTS (SELECT FROM reconcile.desired_state)",
 		1, {TEXTOID}
 	},
 	[PLAN_HIGHEST] = {
@@ -100,9 +101,17 @@ static SqlPlan plans[] = {
  * ----------------------------------------------------------------
  */
 
+/* With a snapshot, or the newest where it is NULL. */
+static uint64
+run_at(int plan, Datum *values, Snapshot snapshot)
+{
+	return snapshot == NULL ? sql_run_latest(&plans[plan], values, NULL) :
+		sql_run_snapshot(&plans[plan], values, NULL, snapshot);
+}
+
 /* The last one that was stored.  Without any row, one that is nowhere. */
 static void
-read_last(Incarnation *last)
+read_last_at(Incarnation *last, Snapshot snapshot)
 {
 	SqlScope	scope;
 	Datum		value;
@@ -111,7 +120,7 @@ read_last(Incarnation *last)
 	last->reason = "";
 	sql_begin(&scope);
 	value = CStringGetTextDatum(home_here()->place);
-	if (sql_run_latest(&plans[PLAN_LAST], &value, NULL) > 0)
+	if (run_at(PLAN_LAST, &value, snapshot) > 0)
 	{
 		last->number = DatumGetInt64(sql_value(0, 1, NULL));
 		text_to_cstring_buffer(DatumGetTextPP(sql_value(0, 2, NULL)), last->place, sizeof(last->place));
@@ -121,6 +130,12 @@ read_last(Incarnation *last)
 		last->reason = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 6, NULL)));
 	}
 	sql_end(&scope);
+}
+
+static void
+read_last(Incarnation *last)
+{
+	read_last_at(last, NULL);
 }
 
 static bool
@@ -220,15 +235,21 @@ next_incarnation(const Incarnation *last, TimestampTz now, Incarnation *next)
 }
 
 void
-incarnation_read(Incarnation *now)
+incarnation_read_at(Incarnation *now, Snapshot snapshot)
 {
 	Incarnation last;
 
-	read_last(&last);
+	read_last_at(&last, snapshot);
 	if (!next_incarnation(&last, clock_now(), now))
 		*now = last;
 	else
 		now->since = 0;
+}
+
+void
+incarnation_read(Incarnation *now)
+{
+	incarnation_read_at(now, NULL);
 }
 
 /* ----------------------------------------------------------------
@@ -368,16 +389,26 @@ incarnation_hold(void)
 	LOCKTAG		tag;
 	Incarnation last;
 	Incarnation next;
+	bool		exclusive = false;
 
-	(void) incarnation_settle();
-	read_last(&last);
-	/* it is left to a grant, which must not wait for us */
-	if (next_incarnation(&last, clock_now(), &next))
-		return next.number;
 	incarnation_tag(&tag);
-	(void) LockAcquire(&tag, ShareLock, false, false);
 	read_last(&last);
-	return last.number;
+	if (next_incarnation(&last, clock_now(), &next))
+	{
+		(void) LockAcquire(&tag, ExclusiveLock, false, false);
+		exclusive = true;
+		read_last(&last);
+		if (next_incarnation(&last, clock_now(), &next))
+		{
+			begin_incarnation(&next);
+			return next.floor;
+		}
+	}
+	(void) LockAcquire(&tag, ShareLock, false, false);
+	if (exclusive)
+		LockRelease(&tag, ExclusiveLock, false);
+	read_last(&last);
+	return last.floor;
 }
 
 /* Waits for renewals and releases: one that has not committed may make a term live that looks over. */

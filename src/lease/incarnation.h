@@ -2,15 +2,16 @@
  * incarnation.h
  *		Lives of this database: what was granted in one is void in the next.
  *
- * An incarnation is a row that its first grant writes: where it is (home.h), and
- * a floor that each of its epochs is above.  That the running server is elsewhere
- * is the signal that the past may have been rewritten; it is no source of
- * numbers, since timelines repeat.  Those come from the clock.
+ * An incarnation is a row that its first grant, or desired state, writes: where it
+ * is (home.h), and a floor that each of its epochs is above.  That the running
+ * server is elsewhere is the signal that the past may have been rewritten; it is no
+ * source of numbers, since timelines repeat.  Those come from the clock.
  */
 #ifndef RECONCILE_INCARNATION_H
 #define RECONCILE_INCARNATION_H
 
 #include "datatype/timestamp.h"
+#include "utils/snapshot.h"
 
 #include "core/home.h"
 
@@ -33,6 +34,9 @@ typedef struct Incarnation
  */
 extern void incarnation_read(Incarnation *now);
 
+/* The same as a snapshot sees it. */
+extern void incarnation_read_at(Incarnation *now, Snapshot snapshot);
+
 /*
  * For a grant that is about to mint: no other incarnation begins before this
  * transaction ends, and where none is stored for this server it is now, durably.
@@ -51,9 +55,10 @@ extern void incarnation_leave(void);
 extern int64 incarnation_settle(void);
 
 /*
- * The number of the incarnation, which does not change before this transaction
- * ends: what is written under it is not later than what follows.  May wait for a
- * change.  Where nothing was granted yet it is that of the first grant.
+ * The floor of the incarnation, which does not change before this transaction ends:
+ * of what is written under it nothing commits after what is written under a higher
+ * one.  It is begun where none is stored for this server.  May wait for a change, so
+ * it comes before any row or other lock.
  */
 extern int64 incarnation_hold(void);
 

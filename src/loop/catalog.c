@@ -214,12 +214,18 @@ loop_require(const char *loop_name, LoopRules *rules)
 		undefined_loop(loop_name);
 }
 
+bool
+loop_read_held(const char *loop_name, LoopRules *rules)
+{
+	return read_one(PLAN_HOLD, loop_name, rules);
+}
+
 void
 loop_hold(const char *loop_name)
 {
 	LoopRules	rules;
 
-	if (!read_one(PLAN_HOLD, loop_name, &rules))
+	if (!loop_read_held(loop_name, &rules))
 		undefined_loop(loop_name);
 }
 

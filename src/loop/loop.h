@@ -61,7 +61,10 @@ extern int	loop_read_all(Oid owner, LoopRules **rules);
 /* 42704 unless there is a loop of that name; fills *rules. */
 extern void loop_require(const char *loop_name, LoopRules *rules);
 
-/* 42704 unless there is one, which cannot be dropped until this transaction is over. */
+/* False: there is none; else it cannot be dropped until this transaction is over. */
+extern bool loop_read_held(const char *loop_name, LoopRules *rules);
+
+/* The same; 42704 unless there is one. */
 extern void loop_hold(const char *loop_name);
 
 /* Is there a loop of that name, and whose?  One index probe with the newest snapshot. */

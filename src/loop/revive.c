@@ -27,7 +27,9 @@ enum
 {
 	PLAN_REVIVE,
 	PLAN_REVIVE_ALL,
-	PLAN_PURGE
+	PLAN_PURGE,
+	PLAN_CRASHED,
+	PLAN_TRY_CRASHED
 };
 
 static SqlPlan plans[] = {
@@ -52,11 +54,21 @@ static SqlPlan plans[] = {
 	[PLAN_PURGE] = {
 		"WITH dead AS MATERIALIZED ("
 		"SELECT e.entity_id FROM reconcile.entity e"
-		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.died_of IS NOT NULL FOR UPDATE SKIP LOCKED)"
+		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.died_of IS NOT NULL"
+		" AND e.died_of OPERATOR(pg_catalog.<>) 'crash' FOR UPDATE SKIP LOCKED)"
 		" DELETE FROM reconcile.entity e USING dead d"
-		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) d.entity_id"
-		" RETURNING e.entity_id, e.died_of OPERATOR(pg_catalog.=) 'crash'",
+		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.entity_id OPERATOR(pg_catalog.=) d.entity_id",
 		1, {TEXTOID}
+	},
+	[PLAN_CRASHED] = {
+		"SELECT e.entity_id FROM reconcile.entity e"
+		" WHERE e.loop_name OPERATOR(pg_catalog.=) $1 AND e.died_of OPERATOR(pg_catalog.=) 'crash'",
+		1, {TEXTOID}
+	},
+	[PLAN_TRY_CRASHED] = {
+		"SELECT FROM reconcile.entity e WHERE e.loop_name OPERATOR(pg_catalog.=) $1"
+		" AND e.entity_id OPERATOR(pg_catalog.=) $2 AND e.died_of OPERATOR(pg_catalog.=) 'crash' FOR UPDATE SKIP LOCKED",
+		2, {TEXTOID, TEXTOID}
 	}
 };
 
@@ -211,21 +223,52 @@ loop_delete_marks(const char *loop_name, const char *entity_id)
 	return deleting.deleted;
 }
 
+/* A mark that is deleted then does not stand for one that commits after we looked. */
+static bool
+enter_forget(const char *loop_name, const char *entity_id, bool wait)
+{
+	LOCKTAG		tag;
+
+	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity_id);
+	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+void
+loop_enter_forget(const char *loop_name, const char *entity_id)
+{
+	(void) enter_forget(loop_name, entity_id, true);
+}
+
 bool
 loop_forget(const char *loop_name, const char *entity_id)
 {
 	bool		remembered;
 	int			deleted;
-	LOCKTAG		tag;
 
-	/* a mark that we delete must not stand for one that commits after we looked */
-	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity_id);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	loop_enter_forget(loop_name, entity_id);
 	remembered = entity_forget(loop_name, entity_id);
 	deleted = loop_delete_marks(loop_name, entity_id);
 	/* a claim may have committed while we waited for its marks */
 	remembered |= entity_forget(loop_name, entity_id);
 	return remembered || deleted > 0;
+}
+
+/* Forgets one that died of crashes, and whose triggers are still there; false: somebody else is at it. */
+static bool
+try_forget_crashed(const char *loop_name, const char *entity_id)
+{
+	SqlScope	scope;
+	Datum		values[2];
+	bool		locked;
+
+	if (!enter_forget(loop_name, entity_id, false))
+		return false;
+	values[0] = CStringGetTextDatum(loop_name);
+	values[1] = CStringGetTextDatum(entity_id);
+	sql_begin(&scope);
+	locked = sql_run_latest(&plans[PLAN_TRY_CRASHED], values, NULL) > 0;
+	sql_end(&scope);
+	return locked && loop_forget(loop_name, entity_id);
 }
 
 int64
@@ -235,24 +278,23 @@ loop_purge_dead(const char *loop_name)
 	Datum		value = CStringGetTextDatum(loop_name);
 	List	   *crashed = NIL;
 	ListCell   *cell;
+	int64		purged;
 	uint64		n;
 
 	sql_begin(&scope);
-	n = sql_run_latest(&plans[PLAN_PURGE], &value, NULL);
+	purged = sql_run_latest(&plans[PLAN_PURGE], &value, NULL);
+	n = sql_run_latest(&plans[PLAN_CRASHED], &value, NULL);
 	for (uint64 i = 0; i < n; i++)
 	{
-		MemoryContext inner;
+		MemoryContext inner = MemoryContextSwitchTo(scope.outer);
 
-		if (!DatumGetBool(sql_value(i, 2, NULL)))
-			continue;
-		inner = MemoryContextSwitchTo(scope.outer);
 		crashed = lappend(crashed, TextDatumGetCString(sql_value(i, 1, NULL)));
 		MemoryContextSwitchTo(inner);
 	}
 	sql_end(&scope);
 	foreach(cell, crashed)
-		(void) loop_forget(loop_name, lfirst(cell));
-	return n;
+		purged += try_forget_crashed(loop_name, lfirst(cell));
+	return purged;
 }
 
 PG_FUNCTION_INFO_V1(reconcile_forget);

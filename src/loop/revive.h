@@ -17,9 +17,13 @@ extern int64 loop_revive_all(const char *loop_name, const char *last_sqlstate, i
 
 /*
  * Forgets all that are dead, with the triggers that those have kept which died of
- * crashes; returns how many.  Passes over those that somebody has locked.
+ * crashes; returns how many.  Passes over those that somebody has locked, or is
+ * forgetting.
  */
 extern int64 loop_purge_dead(const char *loop_name);
+
+/* Nobody else forgets the entity until this transaction is over; before its row is locked. */
+extern void loop_enter_forget(const char *loop_name, const char *entity_id);
 
 /* Nothing is known of the entity any more, and nothing due; false: so it was. */
 extern bool loop_forget(const char *loop_name, const char *entity_id);
