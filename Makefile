@@ -90,6 +90,8 @@ OBJS = \
 	src/journal/audit_prune.o \
 	src/journal/actions.o \
 	src/journal/authorize.o \
+	src/journal/authorizer.o \
+	src/journal/grant.o \
 	src/journal/audit_access.o \
 	src/journal/desired_rules.o \
 	src/journal/desired.o \

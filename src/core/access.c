@@ -145,6 +145,8 @@ keep_begin(void)
 {
 	static bool registered = false;
 
+	/* what was taken back counts in a transaction that has begun, too */
+	AcceptInvalidationMessages();
 	if (!registered)
 	{
 		CacheRegisterRelcacheCallback(table_changed, (Datum) 0);
@@ -238,35 +240,25 @@ capability_arg(FunctionCallInfo fcinfo, int n)
 }
 
 /*
- * GRANT EXECUTE on the functions of a capability, as listed in
- * reconcile.capability_functions(), that the role was not yet granted itself.
- * A GRANT fails if another one changes the same function meanwhile, so they go
- * one after the other; who has all of them already waits for nobody.
+ * GRANTs what a plan says is missing, as "EXECUTE ON ROUTINE ...": it is given
+ * values[0] and the role.  A GRANT fails if another one changes the same object
+ * meanwhile, so they go one after the other; who misses nothing waits for nobody.
  */
 static void
-grant_execute(Oid role, const char *capability)
+grant_missing(SqlPlan *missing, Datum *values, Oid role)
 {
-	static SqlPlan missing = {
-		"SELECT f FROM reconcile.capability_functions($1) f"
-		" JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) f::pg_catalog.regprocedure::pg_catalog.oid"
-		" WHERE NOT EXISTS (SELECT FROM pg_catalog.aclexplode(p.proacl) a"
-		" WHERE a.grantee OPERATOR(pg_catalog.=) $2 AND a.privilege_type OPERATOR(pg_catalog.=) 'EXECUTE')",
-		2, {TEXTOID, OIDOID}
-	};
-	Datum		values[2];
 	uint64		rows;
 	SPITupleTable *table;
 	Oid			userid;
 	int			context;
 	int			nest;
 
-	values[0] = CStringGetTextDatum(capability);
 	values[1] = ObjectIdGetDatum(role);
-	if (sql_run_latest(&missing, values, NULL) == 0)
+	if (sql_run_latest(missing, values, NULL) == 0)
 		return;
 	if (SPI_execute("LOCK TABLE reconcile.access_grant IN SHARE ROW EXCLUSIVE MODE", false, 0) < 0)
 		elog(ERROR, "could not lock reconcile.access_grant");
-	rows = sql_run_latest(&missing, values, NULL);
+	rows = sql_run_latest(missing, values, NULL);
 	table = SPI_tuptable;
 
 	/* GRANT is a command: event triggers fire, as us, and must not find the caller's objects */
@@ -277,15 +269,30 @@ grant_execute(Oid role, const char *capability)
 	SetUserIdAndSecContext(userid, context | SECURITY_RESTRICTED_OPERATION);
 	for (uint64 i = 0; i < rows; i++)
 	{
-		char	   *routine = SPI_getvalue(table->vals[i], table->tupdesc, 1);
-		char	   *command = psprintf("GRANT EXECUTE ON ROUTINE %s TO %s", routine,
-									   quote_identifier(GetUserNameFromId(role, false)));
+		char	   *privilege = SPI_getvalue(table->vals[i], table->tupdesc, 1);
+		char	   *command = psprintf("GRANT %s TO %s", privilege, quote_identifier(GetUserNameFromId(role, false)));
 
 		if (SPI_execute(command, false, 0) < 0)
 			elog(ERROR, "could not run \"%s\"", command);
 	}
 	SetUserIdAndSecContext(userid, context);
 	AtEOXact_GUC(true, nest);
+}
+
+/* EXECUTE on the functions of a capability that the role was not yet granted itself. */
+static void
+grant_execute(Oid role, const char *capability)
+{
+	static SqlPlan missing = {
+		"SELECT 'EXECUTE ON ROUTINE ' OPERATOR(pg_catalog.||) f FROM reconcile.capability_functions($1) f"
+		" JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) f::pg_catalog.regprocedure::pg_catalog.oid"
+		" WHERE NOT EXISTS (SELECT FROM pg_catalog.aclexplode(p.proacl) a"
+		" WHERE a.grantee OPERATOR(pg_catalog.=) $2 AND a.privilege_type OPERATOR(pg_catalog.=) 'EXECUTE')",
+		2, {TEXTOID, OIDOID}
+	};
+	Datum		values[2] = {CStringGetTextDatum(capability)};
+
+	grant_missing(&missing, values, role);
 }
 
 void
@@ -297,6 +304,26 @@ access_grant_functions(Oid role, Capability capability)
 		return;
 	sql_begin(&scope);
 	grant_execute(role, capability_name[capability]);
+	sql_end(&scope);
+}
+
+void
+access_grant_journal(Oid role, const char *permission)
+{
+	static SqlPlan missing = {
+		"SELECT 'SELECT' OPERATOR(pg_catalog.||) f.columns OPERATOR(pg_catalog.||) ' ON ' OPERATOR(pg_catalog.||) f.relation"
+		" FROM reconcile.journal_relations($1) f"
+		" WHERE NOT pg_catalog.has_any_column_privilege($2, f.relation, 'SELECT')",
+		2, {TEXTOID, OIDOID}
+	};
+	SqlScope	scope;
+	Datum		values[2];
+
+	if (superuser_arg(role))
+		return;
+	values[0] = CStringGetTextDatum(permission);
+	sql_begin(&scope);
+	grant_missing(&missing, values, role);
 	sql_end(&scope);
 }
 

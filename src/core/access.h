@@ -37,6 +37,9 @@ extern void access_require_administrator(void);
 /* Gives a role EXECUTE on what the capability allows, without a grant on any reconciler id. */
 extern void access_grant_functions(Oid role, Capability capability);
 
+/* Gives it SELECT on the relations of the journal that a permission, view or audit_view, is about. */
+extern void access_grant_journal(Oid role, const char *permission);
+
 /* Another number each time that roles, or what they may do, may have changed. */
 extern uint64 access_generation(void);
 

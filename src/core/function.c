@@ -218,7 +218,8 @@ find_function(FunctionKind which, const char *text)
 	candidates = FuncnameGetCandidates(names, -1, NIL, false, false, false, true);
 	if (candidates == NULL)
 		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_FUNCTION),
+				(errcode(which == FUNCTION_DISPATCHER || which == FUNCTION_AUTHORIZER ?
+						 ERRCODE_INVALID_PARAMETER_VALUE : ERRCODE_UNDEFINED_FUNCTION),
 				 errmsg("function \"%s\" does not exist", text),
 				 errdetail("The argument \"%s\" names it.", functions[which].argument),
 				 errhint("Write its schema if that is not in your search_path.")));

@@ -39,6 +39,30 @@ END;
 COMMENT ON FUNCTION reconcile.capability_functions(text) IS
 'The functions that EXECUTE is granted on with a capability.';
 
+-- What is read with the permissions "view" and "audit_view", and of which columns; which
+-- rows is said by the policies. Not what makes a claim good, nor what a key was for.
+CREATE FUNCTION reconcile.journal_relations(permission text) RETURNS TABLE (relation text, columns text)
+    LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT 'reconcile.' OPERATOR(pg_catalog.||) r.relation, r.columns
+      FROM (VALUES
+        ('view', 'command', ' (tenant_id, command_id, idempotency_key, action, target_kind, target_name, mode, '
+         'status, failure, desired_revision, actor, role_name, reason, options, confirmed, '
+         'authentication_method, capability, accepted_at, deadline, claimant, claim_expires_at, '
+         'dispatched_at, acknowledged_at, completed_at, worker_id, protocol, '
+         'capability_available, requested_at, worker_completed_at)'),
+        ('view', 'command_resolution', ''), ('view', 'desired_state', ''), ('view', 'observed_state', ''),
+        ('view', 'commands', ''), ('view', 'desired_states', ''), ('view', 'desired_drift', ''),
+        ('audit_view', 'audit_event', ' (tenant_id, sequence, event, happened_at, command_id, idempotency_key, actor, '
+         'role_name, session_role, authentication_method, action, target_kind, target_name, '
+         'reason, options, failure, detail, home, hash_version, hash)'),
+        ('audit_view', 'audit_events', ''), ('audit_view', 'command_timeline', '')
+      ) AS r (permission, relation, columns)
+     WHERE r.permission OPERATOR(pg_catalog.=) journal_relations.permission;
+END;
+COMMENT ON FUNCTION reconcile.journal_relations(text) IS
+'The relations and columns that SELECT is granted on with a permission.';
+
 REVOKE ALL ON ALL ROUTINES IN SCHEMA reconcile FROM PUBLIC;
 REVOKE ALL ON ALL TABLES IN SCHEMA reconcile FROM PUBLIC;
 REVOKE ALL ON SCHEMA reconcile FROM PUBLIC;
@@ -65,13 +89,4 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources, reconcile.fence_overrides,
     reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers,
     reconcile.runs, reconcile.health TO PUBLIC;
--- Of these the policies of the tables show him what he was granted to view.
-GRANT SELECT ON reconcile.command_resolution, reconcile.desired_state, reconcile.observed_state,
-    reconcile.audit_event, reconcile.command_action,
-    reconcile.commands, reconcile.command_timeline, reconcile.audit_events, reconcile.desired_states,
-    reconcile.desired_drift TO PUBLIC;
--- Not what makes a claim good, nor what a key was for.
-GRANT SELECT (tenant_id, command_id, idempotency_key, action, target_kind, target_name, mode, status, failure,
-    desired_revision, actor, role_name, reason, options, confirmed, authentication_method, capability, accepted_at, deadline,
-    claimant, claim_expires_at, dispatched_at, acknowledged_at, completed_at, worker_id, protocol,
-    capability_available, requested_at, worker_completed_at) ON reconcile.command TO PUBLIC;
+GRANT SELECT ON reconcile.command_action TO PUBLIC;

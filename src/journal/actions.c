@@ -12,6 +12,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 
 #include "core/access.h"
@@ -22,6 +23,7 @@
 #include "core/ident.h"
 #include "core/plan.h"
 #include "journal/actions.h"
+#include "journal/authorize.h"
 #include "journal/envelope.h"
 
 #define KINDS_MAX	8
@@ -68,7 +70,7 @@ enum
 
 static SqlPlan plans[] = {
 	[PLAN_READ] = {
-		"SELECT a.mode, a.dispatcher, a.owner::pg_catalog.oid, a.confirm, a.desired_state, a.builtin"
+		"SELECT a.mode, a.dispatcher, a.owner_name, a.confirm, a.desired_state, a.builtin"
 		" FROM reconcile.command_action a"
 		" WHERE a.action OPERATOR(pg_catalog.=) $1 AND a.target_kind OPERATOR(pg_catalog.=) $2",
 		2, {TEXTOID, TEXTOID}
@@ -81,12 +83,12 @@ static SqlPlan plans[] = {
 	},
 	[PLAN_REGISTER] = {
 		"INSERT INTO reconcile.command_action AS a"
-		" (action, target_kind, mode, dispatcher, owner, confirm, desired_state)"
-		" VALUES ($1, $2, $3, $4, $5::pg_catalog.regrole, $6, $7)"
+		" (action, target_kind, mode, dispatcher, owner_name, confirm, desired_state)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7)"
 		" ON CONFLICT (action, target_kind) DO UPDATE SET mode = EXCLUDED.mode, dispatcher = EXCLUDED.dispatcher,"
-		" owner = EXCLUDED.owner, confirm = EXCLUDED.confirm, desired_state = EXCLUDED.desired_state"
+		" owner_name = EXCLUDED.owner_name, confirm = EXCLUDED.confirm, desired_state = EXCLUDED.desired_state"
 		" WHERE NOT a.builtin",
-		7, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, OIDOID, BOOLOID, TEXTOID}
+		7, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, NAMEOID, BOOLOID, TEXTOID}
 	}
 };
 
@@ -257,7 +259,8 @@ action_require(const char *action, const char *target_kind, ActionRules *rules)
 		if (!isnull)
 			strlcpy(rules->dispatcher, TextDatumGetCString(value), sizeof(rules->dispatcher));
 		value = sql_value(0, 3, &isnull);
-		rules->owner = isnull ? InvalidOid : DatumGetObjectId(value);
+		if (!isnull)
+			namestrcpy(&rules->owner, NameStr(*DatumGetName(value)));
 		rules->confirm = DatumGetBool(sql_value(0, 4, NULL));
 		value = sql_value(0, 5, &isnull);
 		if (!isnull)
@@ -315,6 +318,9 @@ reconcile_register_action(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("action \"%s\" is built in", action),
 				 errhint("Give yours another name.")));
+	/* who may do that might do this, too */
+	if (permission_is_ours(action))
+		arg_invalid("action", "is the name of a permission", "Give it another name.");
 
 	values[0] = CStringGetTextDatum(action);
 	values[2] = CStringGetTextDatum(mode);
@@ -324,7 +330,7 @@ reconcile_register_action(PG_FUNCTION_ARGS)
 		values[3] = CStringGetTextDatum(function_name_signature(FUNCTION_DISPATCHER,
 																text_to_cstring(PG_GETARG_TEXT_PP(3)),
 																GetUserId(), "action"));
-		values[4] = ObjectIdGetDatum(GetUserId());
+		values[4] = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(GetUserId(), false)));
 	}
 	values[5] = PG_GETARG_DATUM(4);
 	nulls[6] = PG_ARGISNULL(5) ? 'n' : ' ';
@@ -336,6 +342,9 @@ reconcile_register_action(PG_FUNCTION_ARGS)
 		sql_run_latest(&plans[PLAN_REGISTER], values, nulls);
 	}
 	sql_end(&scope);
+	ereport(LOG,
+			(errmsg("action \"%s\" is registered: %s", action, mode),
+			 errhidestmt(true), errhidecontext(true)));
 	PG_RETURN_VOID();
 }
 
@@ -364,16 +373,17 @@ char *
 action_dispatch(const char *action, const ActionRules *rules, Jsonb *command)
 {
 	Oid			function = function_resolve(FUNCTION_DISPATCHER, rules->dispatcher);
+	Oid			owner = get_role_oid(NameStr(rules->owner), true);
 	Datum		args[] = {JsonbPGetDatum(command)};
 	Datum		answer;
 	bool		isnull;
 
-	if (!OidIsValid(function) || function_problem(function, rules->owner) != FUNCTION_OK)
+	if (!OidIsValid(function) || !OidIsValid(owner) || function_problem(function, owner) != FUNCTION_OK)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_FUNCTION),
 				 errmsg("action \"%s\" cannot call its dispatcher %s", action, rules->dispatcher),
-				 errdetail("It is gone, or the role that registered it may not execute it."),
+				 errdetail("It or the role that registered it is gone, or that role may not execute it."),
 				 errhint("Define it again, or register the action anew.")));
-	answer = confined_call(rules->owner, function, lengthof(args), args, &isnull);
+	answer = confined_call(owner, function, lengthof(args), args, &isnull);
 	return failure_of(action, answer, isnull);
 }

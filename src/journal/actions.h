@@ -21,7 +21,7 @@ typedef struct ActionRules
 {
 	CommandMode mode;
 	char		dispatcher[SIGNATURE_MAX];	/* of a local action that is not built in */
-	Oid			owner;			/* as whom that runs */
+	NameData	owner;			/* as whom that runs */
 	bool		confirm;
 	const char *desired_state;	/* NULL: it means none */
 	bool		builtin;

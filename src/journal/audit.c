@@ -51,8 +51,8 @@ static SqlPlan plans[] = {
 	},
 	[PLAN_INSERT] = {
 		"INSERT INTO reconcile.audit_event (" AUDIT_COLUMNS ", hash)"
-		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
-		20, {TEXTOID, INT8OID, TEXTOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, NAMEOID, TEXTOID, TEXTOID,
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)",
+		21, {TEXTOID, INT8OID, TEXTOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, NAMEOID, NAMEOID, TEXTOID, TEXTOID,
 			 TEXTOID, TEXTOID, TEXTOID, JSONBOID, BYTEAOID, TEXTOID, JSONBOID, TEXTOID, INT2OID, BYTEAOID}
 	}
 };
@@ -61,6 +61,7 @@ typedef struct Pending
 {
 	int			level;			/* of the subtransaction that noted it */
 	int			number;			/* in the order of the transaction */
+	Oid			schema;			/* of the install that it is of */
 	AuditRow	row;
 } Pending;
 
@@ -106,6 +107,8 @@ audit_note(const AuditEvent *event)
 	row->idempotency_key = copy_text(event->idempotency_key);
 	row->actor = copy_text(event->actor);
 	row->role_name = GetUserNameFromId(GetUserId(), false);
+	row->session_role = GetUserNameFromId(GetSessionUserId(), false);
+	noted->schema = install_get()->schema;
 	row->authentication_method = copy_text(event->authentication_method);
 	row->action = copy_text(event->action);
 	row->target_kind = copy_text(event->target_kind);
@@ -143,11 +146,11 @@ compare_pending(const ListCell *a, const ListCell *b)
 static void
 insert_row(const AuditRow *row)
 {
-	Datum		values[20];
-	char		nulls[21];
+	Datum		values[AUDIT_NCOLUMNS + 1];
+	char		nulls[AUDIT_NCOLUMNS + 1];
 	int			n = audit_row_values(row, values, nulls);
 
-	Assert(n == 19);
+	Assert(n == AUDIT_NCOLUMNS);
 	nulls[n] = ' ';
 	values[n] = PointerGetDatum(audit_hash_datum(row->hash));
 	sql_run_latest(&plans[PLAN_INSERT], values, nulls);
@@ -212,21 +215,28 @@ audit_check(const char *tenant_id)
 static void
 seal(void)
 {
-	MemoryContext context = MemoryContextSwitchTo(TopTransactionContext);
+	MemoryContext context;
 	const char *tenant_id = NULL;
 	int64		sequence = 0;
 	uint8		hash[DIGEST_BYTES];
 	List	   *events = pending;
+	const Install *install = install_find();
 	SqlScope	scope;
 	ListCell   *cell;
 
 	pending = NIL;
+	/* it was dropped in this transaction, and its tables with it */
+	if (install == NULL)
+		return;
+	context = MemoryContextSwitchTo(TopTransactionContext);
 	list_sort(events, compare_pending);
 	sql_begin(&scope);
 	foreach(cell, events)
 	{
 		AuditRow   *row = &((Pending *) lfirst(cell))->row;
 
+		if (((Pending *) lfirst(cell))->schema != install->schema)
+			continue;
 		if (tenant_id == NULL || strcmp(tenant_id, row->tenant_id) != 0)
 		{
 			if (tenant_id != NULL)

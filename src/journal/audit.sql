@@ -8,7 +8,8 @@ CREATE TABLE reconcile.audit_event (
     command_id            text COLLATE "C",
     idempotency_key       text COLLATE "C",
     actor                 text COLLATE "C",
-    role_name             name COLLATE "C" NOT NULL,
+    role_name             name COLLATE "C" NOT NULL,     -- that did it
+    session_role          name COLLATE "C" NOT NULL,     -- whose session it was
     authentication_method text COLLATE "C",
     action                text COLLATE "C",
     target_kind           text COLLATE "C",
@@ -34,7 +35,7 @@ CREATE TABLE reconcile.audit_head (
     hash            bytea NOT NULL,
     anchor_sequence bigint NOT NULL,             -- of the last event that was pruned; 0 = none
     anchor_hash     bytea NOT NULL,
-    pruned_through  timestamptz                  -- events before it may be gone
+    pruned_through  timestamptz                  -- of the youngest event that was pruned
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE reconcile.audit_head IS
 'Where the chain of each tenant begins and ends.';

@@ -61,7 +61,7 @@ audit_row_values(const AuditRow *row, Datum *values, char *nulls)
 {
 	int			n = 0;
 
-	memset(nulls, ' ', 20);
+	memset(nulls, ' ', AUDIT_NCOLUMNS);
 	values[n++] = CStringGetTextDatum(row->tenant_id);
 	values[n++] = Int64GetDatum(row->sequence);
 	values[n++] = CStringGetTextDatum(row->event);
@@ -73,6 +73,7 @@ audit_row_values(const AuditRow *row, Datum *values, char *nulls)
 	set_text(row->actor, &values[n], &nulls[n]);
 	n++;
 	values[n++] = DirectFunctionCall1(namein, CStringGetDatum(row->role_name));
+	values[n++] = DirectFunctionCall1(namein, CStringGetDatum(row->session_role));
 	set_text(row->authentication_method, &values[n], &nulls[n]);
 	n++;
 	set_text(row->action, &values[n], &nulls[n]);
@@ -129,6 +130,7 @@ audit_row_read(int n, AuditRow *row)
 	row->idempotency_key = get_text(n, ++column);
 	row->actor = get_text(n, ++column);
 	row->role_name = pstrdup(NameStr(*DatumGetName(sql_value(n, ++column, NULL))));
+	row->session_role = pstrdup(NameStr(*DatumGetName(sql_value(n, ++column, NULL))));
 	row->authentication_method = get_text(n, ++column);
 	row->action = get_text(n, ++column);
 	row->target_kind = get_text(n, ++column);
@@ -170,6 +172,7 @@ audit_row_hash(const AuditRow *row, const uint8 *before, uint8 *hash)
 	digest_text(digest, row->idempotency_key);
 	digest_text(digest, row->actor);
 	digest_text(digest, row->role_name);
+	digest_text(digest, row->session_role);
 	digest_text(digest, row->authentication_method);
 	digest_text(digest, row->action);
 	digest_text(digest, row->target_kind);

@@ -13,8 +13,10 @@
 /* All but the hash, in the order in which they are hashed. */
 #define AUDIT_COLUMNS \
 	"tenant_id, sequence, event, happened_at, command_id, idempotency_key, actor, role_name," \
-	" authentication_method, action, target_kind, target_name, reason, options, fingerprint, failure," \
+	" session_role, authentication_method, action, target_kind, target_name, reason, options, fingerprint, failure," \
 	" detail, home, hash_version"
+
+#define AUDIT_NCOLUMNS	20
 
 typedef struct AuditRow
 {
@@ -26,6 +28,7 @@ typedef struct AuditRow
 	char	   *idempotency_key;
 	char	   *actor;
 	char	   *role_name;		/* never NULL */
+	char	   *session_role;	/* never NULL */
 	char	   *authentication_method;
 	char	   *action;
 	char	   *target_kind;

@@ -50,7 +50,7 @@ static SqlPlan plans[] = {
 	}
 };
 
-#define STANDS_COLUMN	21		/* of PLAN_OLDEST: behind the event and its hash */
+#define STANDS_COLUMN	(AUDIT_NCOLUMNS + 2)	/* of PLAN_OLDEST: behind the event and its hash */
 
 int64
 audit_prune(const char *tenant_id, TimestampTz before, int max)
@@ -60,6 +60,7 @@ audit_prune(const char *tenant_id, TimestampTz before, int max)
 	int64		sequence = 0;
 	uint8		hash[DIGEST_BYTES];
 	int64		pruned = 0;
+	TimestampTz last = DT_NOBEGIN;
 	uint64		n = 0;
 
 	/* nobody adds to it, or prunes, before this is over */
@@ -92,6 +93,7 @@ audit_prune(const char *tenant_id, TimestampTz before, int max)
 			break;
 		}
 		sequence = row.sequence;
+		last = Max(last, row.happened_at);
 		memcpy(hash, row.hash, DIGEST_BYTES);
 		pruned++;
 	}
@@ -100,7 +102,7 @@ audit_prune(const char *tenant_id, TimestampTz before, int max)
 		values[1] = Int64GetDatum(sequence);
 		sql_run_latest(&plans[PLAN_DELETE], values, NULL);
 		values[2] = PointerGetDatum(audit_hash_datum(hash));
-		values[3] = TimestampTzGetDatum(before);
+		values[3] = TimestampTzGetDatum(last);
 		sql_run_latest(&plans[PLAN_SET_ANCHOR], values, NULL);
 	}
 	sql_end(&scope);

@@ -1,6 +1,6 @@
 /*
  * authorize.c
- *		Grants for tenants, and the function that an application may put beside them.
+ *		May the current role do this for that tenant?
  *
  * The tenant is an argument, and what counts is whether the calling role has a
  * grant for it: no setting of the session says anything.  A role's grants are
@@ -11,80 +11,42 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/jsonb.h"
 #include "utils/memutils.h"
 
 #include "core/access.h"
-#include "core/confined.h"
-#include "core/errors.h"
-#include "core/function.h"
-#include "core/ident.h"
 #include "core/install.h"
-#include "core/jsonb_build.h"
 #include "core/plan.h"
-#include "core/subxact.h"
-#include "journal/actions.h"
 #include "journal/authorize.h"
-#include "journal/envelope.h"
-
-/* Beyond the names of actions. */
-static const char *const permissions[] = {
-	PERMISSION_VIEW, PERMISSION_AUDIT_VIEW, PERMISSION_DISPATCH, PERMISSION_RESOLVE, PERMISSION_REPORT,
-	PERMISSION_RETENTION, "record_list", "record_inspect", "payload_view", "diagnostics_view"
-};
 
 enum
 {
 	PLAN_GRANTS,
-	PLAN_KNOWN,
-	PLAN_GRANT,
-	PLAN_REVOKE,
-	PLAN_AUTHORIZER,
-	PLAN_SET_AUTHORIZER,
-	PLAN_DROP_AUTHORIZER
+	PLAN_KNOWN
 };
 
 static SqlPlan plans[] = {
 	/* in the order in which they are searched */
 	[PLAN_GRANTS] = {
-		"SELECT g.tenant_id, g.permission, g.target_kind, g.target_name, g.effect OPERATOR(pg_catalog.=) 'allow'"
+		"SELECT g.tenant_id, g.permission, g.target_kind, g.target_name, true"
 		" FROM reconcile.command_grant g"
 		" JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) g.role AND r.rolname OPERATOR(pg_catalog.=) g.role_name"
-		" WHERE pg_catalog.pg_has_role($1, r.oid, 'USAGE')"
-		" ORDER BY g.tenant_id, g.permission",
-		1, {OIDOID}
+		" WHERE g.effect OPERATOR(pg_catalog.=) 'allow' AND pg_catalog.pg_has_role($1, r.oid, 'USAGE')"
+		" UNION ALL "
+		/* a denial stays with a role that is renamed, or steps into another */
+		"SELECT g.tenant_id, g.permission, g.target_kind, g.target_name, false"
+		" FROM reconcile.command_grant g"
+		" JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) g.role OR r.rolname OPERATOR(pg_catalog.=) g.role_name"
+		" WHERE g.effect OPERATOR(pg_catalog.=) 'deny'"
+		" AND (pg_catalog.pg_has_role($1, r.oid, 'MEMBER') OR pg_catalog.pg_has_role($2, r.oid, 'MEMBER'))"
+		" ORDER BY 1, 2",
+		2, {OIDOID, OIDOID}
 	},
 	[PLAN_KNOWN] = {
-		"SELECT FROM reconcile.command_grant g WHERE g.tenant_id OPERATOR(pg_catalog.=) $1 LIMIT 1", 1, {TEXTOID}
-	},
-	[PLAN_GRANT] = {
-		"INSERT INTO reconcile.command_grant AS g"
-		" (role, role_name, tenant_id, permission, target_kind, target_name, effect)"
-		" VALUES ($1::pg_catalog.regrole, $2, $3, $4, $5, $6, $7)"
-		" ON CONFLICT (tenant_id, permission, target_kind, target_name, role_name)"
-		" DO UPDATE SET role = EXCLUDED.role, effect = EXCLUDED.effect",
-		7, {OIDOID, NAMEOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID}
-	},
-	[PLAN_REVOKE] = {
-		"DELETE FROM reconcile.command_grant g WHERE g.role_name OPERATOR(pg_catalog.=) $2"
-		" AND g.tenant_id OPERATOR(pg_catalog.=) $3 AND g.permission OPERATOR(pg_catalog.=) $4"
-		" AND g.target_kind OPERATOR(pg_catalog.=) $5 AND g.target_name OPERATOR(pg_catalog.=) $6",
-		6, {OIDOID, NAMEOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID}
-	},
-	[PLAN_AUTHORIZER] = {
-		"SELECT a.signature, a.owner::pg_catalog.oid FROM reconcile.command_authorizer a", 0, {0}
-	},
-	[PLAN_SET_AUTHORIZER] = {
-		"INSERT INTO reconcile.command_authorizer AS a (singleton, signature, owner)"
-		" VALUES (true, $1, $2::pg_catalog.regrole)"
-		" ON CONFLICT (singleton) DO UPDATE SET signature = EXCLUDED.signature, owner = EXCLUDED.owner",
-		2, {TEXTOID, OIDOID}
-	},
-	[PLAN_DROP_AUTHORIZER] = {
-		"DELETE FROM reconcile.command_authorizer", 0, {0}
+		"SELECT EXISTS (SELECT FROM reconcile.command_grant g WHERE g.tenant_id OPERATOR(pg_catalog.=) $1)"
+		" OR EXISTS (SELECT FROM reconcile.audit_head h WHERE h.tenant_id OPERATOR(pg_catalog.=) $1)",
+		1, {TEXTOID}
 	}
 };
 
@@ -106,6 +68,7 @@ static struct
 {
 	MemoryContext context;		/* of the rows; NULL = nothing is kept */
 	Oid			role;
+	Oid			session;		/* whose denials count as well */
 	Oid			schema;
 	uint64		generation;		/* of access_generation() */
 	Grant	   *grants;
@@ -119,17 +82,24 @@ may_anything(void)
 	return superuser() || GetUserId() == install_get()->owner;
 }
 
+/* The role of the session, unless it is a superuser, who is a member of every role. */
+static Oid
+session_role(void)
+{
+	return superuser_arg(GetSessionUserId()) ? GetUserId() : GetSessionUserId();
+}
+
 static void
 read_grants(void)
 {
 	SqlScope	scope;
-	Datum		value = ObjectIdGetDatum(GetUserId());
+	Datum		values[2] = {ObjectIdGetDatum(GetUserId()), ObjectIdGetDatum(session_role())};
 	MemoryContext context;
 	Grant	   *grants;
 	uint64		generation = access_generation();
 	uint64		n;
 
-	if (kept.context != NULL && kept.role == GetUserId() && kept.schema == install_get()->schema &&
+	if (kept.context != NULL && kept.role == GetUserId() && kept.session == session_role() && kept.schema == install_get()->schema &&
 		kept.generation == generation)
 		return;
 	if (kept.context != NULL)
@@ -138,7 +108,7 @@ read_grants(void)
 
 	context = AllocSetContextCreate(CurrentMemoryContext, "reconcile grants", ALLOCSET_SMALL_SIZES);
 	sql_begin(&scope);
-	n = sql_run_latest(&plans[PLAN_GRANTS], &value, NULL);
+	n = sql_run_latest(&plans[PLAN_GRANTS], values, NULL);
 	MemoryContextSwitchTo(context);
 	grants = palloc(sizeof(Grant) * Max(n, 1));
 	for (uint64 i = 0; i < n; i++)
@@ -155,6 +125,7 @@ read_grants(void)
 	MemoryContextSetParent(context, TopMemoryContext);
 	kept.context = context;
 	kept.role = GetUserId();
+	kept.session = session_role();
 	kept.schema = install_get()->schema;
 	/* what changed while they were read is read again */
 	kept.generation = generation;
@@ -301,87 +272,34 @@ command_tenant_known(const char *tenant_id)
 	bool		known;
 
 	sql_begin(&scope);
-	known = sql_run_latest(&plans[PLAN_KNOWN], &value, NULL) > 0;
+	sql_run_latest(&plans[PLAN_KNOWN], &value, NULL);
+	known = DatumGetBool(sql_value(0, 1, NULL));
 	sql_end(&scope);
 	return known;
 }
 
-/* ----------------------------------------------------------------
- * The authorizer
- * ----------------------------------------------------------------
- */
-
-typedef struct Question
+bool
+command_tenant_granted(const char *tenant_id)
 {
-	const AccessRequest *request;
-	char	   *signature;
-	Oid			owner;
-	bool		agreed;
-} Question;
-
-static void
-ask(void *arg)
-{
-	Question   *question = arg;
-	const AccessRequest *request = question->request;
-	Oid			function = function_resolve(FUNCTION_AUTHORIZER, question->signature);
-	JsonbBuild	build;
-	Datum		answer;
-	bool		isnull;
-
-	if (!OidIsValid(function) || function_problem(function, question->owner) != FUNCTION_OK)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_FUNCTION),
-				 errmsg("the authorizer %s is gone, or the role that set it may not execute it", question->signature)));
-	jsonb_begin(&build);
-	jsonb_add_text(&build, "role", GetUserNameFromId(GetUserId(), false));
-	jsonb_add_text(&build, "actor", request->actor);
-	jsonb_add_text(&build, "tenant_id", request->tenant_id);
-	jsonb_add_text(&build, "permission", request->permission);
-	jsonb_add_text(&build, "target_kind", request->target_kind);
-	jsonb_add_text(&build, "target_name", request->target_name);
-	answer = JsonbPGetDatum(jsonb_end(&build));
-	answer = confined_call(question->owner, function, 1, &answer, &isnull);
-	question->agreed = !isnull && DatumGetBool(answer);
-}
-
-static bool
-find_authorizer(Question *question)
-{
-	SqlScope	scope;
-	bool		found;
-
-	sql_begin(&scope);
-	found = sql_run_latest(&plans[PLAN_AUTHORIZER], NULL, NULL) > 0;
-	if (found)
-	{
-		question->signature = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 1, NULL)));
-		question->owner = DatumGetObjectId(sql_value(0, 2, NULL));
-	}
-	sql_end(&scope);
-	return found;
-}
-
-/* An error of it is a no, and is logged; but not that the statement was cancelled. */
-static bool
-authorizer_agrees(const AccessRequest *request)
-{
-	Question	question = {request};
-	ErrorData  *error;
-
-	if (!find_authorizer(&question))
+	if (may_anything())
 		return true;
-	error = subxact_run(ask, &question);
-	if (error == NULL)
-		return question.agreed;
-	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED || error->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
-		ReThrowError(error);
-	ereport(LOG,
-			(errcode(error->sqlerrcode),
-			 errmsg("the authorizer %s has failed: SQLSTATE %s; the command is denied",
-					question.signature, unpack_sql_state(error->sqlerrcode)),
-			 errhidestmt(true), errhidecontext(true)));
+	read_grants();
+	for (int i = find_grants(tenant_id, ""); i < kept.n && strcmp(kept.grants[i].tenant_id, tenant_id) == 0; i++)
+	{
+		if (kept.grants[i].allow)
+			return true;
+	}
 	return false;
+}
+
+bool
+command_allowed_somewhere(const char *tenant_id, const char *permission)
+{
+	AccessRequest request = {tenant_id, permission, NULL, NULL, NULL};
+
+	if (may_anything())
+		return true;
+	return command_granted_somewhere(tenant_id, permission) && authorizer_agrees(&request);
 }
 
 bool
@@ -391,98 +309,6 @@ command_allowed(const AccessRequest *request)
 		return true;
 	return command_granted(request->tenant_id, request->permission, request->target_kind, request->target_name) &&
 		authorizer_agrees(request);
-}
-
-PG_FUNCTION_INFO_V1(reconcile_set_authorizer);
-Datum
-reconcile_set_authorizer(PG_FUNCTION_ARGS)
-{
-	SqlScope	scope;
-	Datum		values[2];
-	bool		set = !PG_ARGISNULL(0);
-
-	require_writable("set_authorizer");
-	access_require_administrator();
-	if (set)
-	{
-		values[0] = CStringGetTextDatum(function_name_signature(FUNCTION_AUTHORIZER, text_arg(fcinfo, 0, "authorizer"),
-																GetUserId(), "authorizer"));
-		values[1] = ObjectIdGetDatum(GetUserId());
-	}
-	sql_begin(&scope);
-	sql_run_latest(&plans[set ? PLAN_SET_AUTHORIZER : PLAN_DROP_AUTHORIZER], values, NULL);
-	sql_end(&scope);
-	PG_RETURN_VOID();
-}
-
-/* ----------------------------------------------------------------
- * Grants
- * ----------------------------------------------------------------
- */
-
-static void
-permission_check(const char *permission)
-{
-	for (int i = 0; i < lengthof(permissions); i++)
-	{
-		if (strcmp(permissions[i], permission) == 0)
-			return;
-	}
-	if (!action_known(permission))
-		arg_invalid("permission", "is not a permission",
-					"It is the name of an action, or view, audit_view, dispatch, resolve, report, retention_configure, record_list, record_inspect, payload_view or diagnostics_view.");
-}
-
-static void
-change_grant(FunctionCallInfo fcinfo, bool grant)
-{
-	SqlScope	scope;
-	Datum		values[7];
-	char	   *effect = NULL;
-	Oid			role;
-
-	require_writable(grant ? "grant_command" : "revoke_command");
-	if (PG_ARGISNULL(0))
-		arg_null("role");
-	values[1] = PG_GETARG_DATUM(0);
-	values[2] = CStringGetTextDatum(identity_field(fcinfo, 1, "tenant_id"));
-	values[3] = PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2);
-	permission_check(text_arg(fcinfo, 2, "permission"));
-	values[4] = CStringGetTextDatum(PG_ARGISNULL(3) ? "" : identity_field(fcinfo, 3, "target_kind"));
-	values[5] = CStringGetTextDatum(PG_ARGISNULL(4) ? "" : identity_field(fcinfo, 4, "target_name"));
-	if (grant)
-	{
-		effect = text_arg(fcinfo, 5, "effect");
-		if (strcmp(effect, "allow") != 0 && strcmp(effect, "deny") != 0)
-			arg_invalid("effect", "is not an effect", "It is allow or deny.");
-		values[6] = CStringGetTextDatum(effect);
-	}
-	access_require_administrator();
-	role = get_role_oid(NameStr(*PG_GETARG_NAME(0)), false);
-	values[0] = ObjectIdGetDatum(role);
-
-	sql_begin(&scope);
-	sql_run_latest(&plans[grant ? PLAN_GRANT : PLAN_REVOKE], values, NULL);
-	sql_end(&scope);
-	if (grant)
-		access_grant_functions(role, CAP_COMMAND);
-	access_changed();
-}
-
-PG_FUNCTION_INFO_V1(reconcile_grant_command);
-Datum
-reconcile_grant_command(PG_FUNCTION_ARGS)
-{
-	change_grant(fcinfo, true);
-	PG_RETURN_VOID();
-}
-
-PG_FUNCTION_INFO_V1(reconcile_revoke_command);
-Datum
-reconcile_revoke_command(PG_FUNCTION_ARGS)
-{
-	change_grant(fcinfo, false);
-	PG_RETURN_VOID();
 }
 
 /* For the policies of the tables: may a row of this target be read? */

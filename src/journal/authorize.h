@@ -17,7 +17,7 @@ typedef struct AccessRequest
 {
 	const char *tenant_id;
 	const char *permission;
-	const char *target_kind;
+	const char *target_kind;	/* '' = the tenant as a whole: what is granted for any kind */
 	const char *target_name;
 	const char *actor;			/* for the authorizer alone; may be NULL */
 } AccessRequest;
@@ -37,6 +37,12 @@ extern bool command_granted_by_name(const char *tenant_id, const char *permissio
 
 /* May the current role do it for any target of the tenant? */
 extern bool command_granted_somewhere(const char *tenant_id, const char *permission);
+
+/* The same, if the authorizer agrees as well, who is told of no target. */
+extern bool command_allowed_somewhere(const char *tenant_id, const char *permission);
+
+/* May the current role do anything for the tenant, whatever it is? */
+extern bool command_tenant_granted(const char *tenant_id);
 
 /*
  * The tenants for which the current role has been granted the permission, for
@@ -64,7 +70,13 @@ extern char **command_tenants(const char *permission, int *n);
 
 extern bool command_grant_arrays(const char *tenant_id, const char *permission, Datum *kinds, Datum *names, Datum *allows);
 
-/* Has anybody been granted anything for the tenant? */
+/* Does the application's function, if there is one, agree? */
+extern bool authorizer_agrees(const AccessRequest *request);
+
+/* Is it one of the permissions that are no actions? */
+extern bool permission_is_ours(const char *name);
+
+/* Has anybody been granted anything for the tenant, or was there anything to note of it? */
 extern bool command_tenant_known(const char *tenant_id);
 
 #endif							/* RECONCILE_AUTHORIZE_H */

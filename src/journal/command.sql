@@ -5,13 +5,13 @@ CREATE TABLE reconcile.command_action (
     target_kind   text COLLATE "C" NOT NULL,
     mode          text COLLATE "C" NOT NULL CHECK (mode IN ('local', 'external', 'unavailable')),
     dispatcher    text COLLATE "C",              -- local: a function's signature; NULL of the built-in ones
-    owner         pg_catalog.regrole,            -- as whom it runs
+    owner_name    name COLLATE "C",              -- as whom it runs
     confirm       boolean NOT NULL,
     desired_state text COLLATE "C" CHECK (desired_state IN ('active', 'paused', 'draining', 'terminating')),
     builtin       boolean NOT NULL DEFAULT false,
     PRIMARY KEY (action, target_kind),
     CHECK (builtin OR (mode = 'local') = (dispatcher IS NOT NULL)),
-    CHECK ((dispatcher IS NULL) = (owner IS NULL))
+    CHECK ((dispatcher IS NULL) = (owner_name IS NULL))
 );
 COMMENT ON TABLE reconcile.command_action IS
 'What can be commanded: each action with the kinds of targets that it applies to, where it takes effect, and the desired state that it means.';
@@ -137,10 +137,10 @@ CREATE TABLE reconcile.command_grant (
     target_kind text COLLATE "C" NOT NULL,     -- '' = any
     target_name text COLLATE "C" NOT NULL,     -- '' = any
     effect      text COLLATE "C" NOT NULL CHECK (effect IN ('allow', 'deny')),
-    PRIMARY KEY (tenant_id, permission, target_kind, target_name, role_name)
+    PRIMARY KEY (tenant_id, permission, target_kind, target_name, role_name, effect)
 );
 COMMENT ON TABLE reconcile.command_grant IS
-'What roles may do for tenants; a denial overrides. A row counts only while role and role_name name the same role.';
+'What roles may do for tenants; a denial overrides. A row that allows counts only while role and role_name name the same role, one that denies for both.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.command_grant', '');
 
 -- Whoever loses it begins anew: it needs no WAL, no dump and no subscription.
@@ -154,9 +154,9 @@ COMMENT ON TABLE reconcile.command_sweep_cursor IS
 'How far the last sweep of commands came; the next one goes on there.';
 
 CREATE TABLE reconcile.command_authorizer (
-    singleton boolean PRIMARY KEY CHECK (singleton),
-    signature text COLLATE "C" NOT NULL,
-    owner     pg_catalog.regrole NOT NULL
+    singleton  boolean PRIMARY KEY CHECK (singleton),
+    signature  text COLLATE "C" NOT NULL,
+    owner_name name COLLATE "C" NOT NULL          -- where there is no such role nothing is allowed
 );
 COMMENT ON TABLE reconcile.command_authorizer IS
 'The function, if there is one, that has to agree to what grants allow.';
