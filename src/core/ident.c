@@ -56,14 +56,17 @@ reconciler_id_check(const char *value, const char *arg)
 
 /*
  * Characters that a reader of a log or a table could not see, or that reorder
- * what he sees: controls, zero-width and bidirectional formatting.
+ * what he sees: controls, zero-width and bidirectional formatting, variation selectors,
+ * fillers, tags.
  */
 static bool
 is_invisible(pg_wchar c)
 {
-	return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0xad || c == 0x61c ||
+	return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0xad || c == 0x34f || c == 0x61c ||
+		c == 0x115f || c == 0x1160 || (c >= 0x180b && c <= 0x180e) ||
 		(c >= 0x200b && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) ||
-		(c >= 0x2060 && c <= 0x2069) || c == 0xfeff;
+		(c >= 0x2060 && c <= 0x206f) || c == 0x3164 || (c >= 0xfe00 && c <= 0xfe0f) ||
+		c == 0xfeff || c == 0xffa0 || (c >= 0xfff9 && c <= 0xfffb) || (c >= 0xe0000 && c <= 0xe01ef);
 }
 
 bool

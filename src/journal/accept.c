@@ -480,13 +480,34 @@ begin(Admission *admission)
 	envelope_fingerprint(envelope, command->fingerprint);
 }
 
-/* A refusal is an event too; not for a tenant that nobody knows, or anybody could fill the journal. */
+/*
+ * A refusal is an event too; not for a tenant that nobody knows, or anybody could fill
+ * the journal.  It is of no command, whatever id the caller chose, and who may do
+ * nothing for the tenant writes no text of his into its audit.
+ */
 static void
 audit_refused(const Admission *admission, AcceptOutcome outcome)
 {
-	if (outcome == ACCEPT_DENIED && !command_tenant_known(admission->command.tenant_id))
+	Command		refused = admission->command;
+	JsonbBuild	build;
+	Jsonb	   *detail = NULL;
+
+	if (outcome == ACCEPT_DENIED && !command_tenant_known(refused.tenant_id))
 		return;
-	command_audit(&admission->command, outcome_names[outcome], admission->command.reason, NULL, clock_now());
+	refused.command_id = NULL;
+	refused.failure = NULL;
+	if (admission->envelope.command_id != NULL)
+	{
+		jsonb_begin(&build);
+		jsonb_add_text(&build, "command_id", admission->envelope.command_id);
+		detail = jsonb_end(&build);
+	}
+	if (!command_tenant_granted(refused.tenant_id))
+	{
+		refused.reason = NULL;
+		refused.options = NULL;
+	}
+	command_audit_envelope(&refused, outcome_names[outcome], detail, clock_now());
 }
 
 static Datum
@@ -546,8 +567,10 @@ reconcile_accept_command(PG_FUNCTION_ARGS)
 	{
 		if (means_state(&admission))
 			admission.floor = desired_enter();
-		command_lock_key(admission.envelope.tenant_id, admission.envelope.idempotency_key);
-		if (!answer_stored(&admission, &outcome))
+		/* what was granted may have been taken back while it waited */
+		if (command_lock_key(admission.envelope.tenant_id, admission.envelope.idempotency_key) && !may_give(&admission))
+			outcome = ACCEPT_DENIED;
+		else if (!answer_stored(&admission, &outcome))
 			outcome = admit(&admission);
 	}
 	if (outcome != ACCEPT_ACCEPTED && outcome != ACCEPT_REPLAYED)

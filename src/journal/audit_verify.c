@@ -39,8 +39,19 @@ enum
 	PLAN_BEYOND,
 	PLAN_COMMANDS,
 	PLAN_RESOLUTIONS,
+	PLAN_UNRESOLVED,
 	PLAN_MISSING
 };
+
+#define ENDS "'{succeeded,failed,unsupported,timed_out,partial,unknown,canceled}'::pg_catalog.text[]"
+
+#define OF_COMMAND \
+	"x.tenant_id OPERATOR(pg_catalog.=) c.tenant_id AND x.command_id OPERATOR(pg_catalog.=) c.command_id"
+
+#define OF_RESOLUTION \
+	"e.tenant_id OPERATOR(pg_catalog.=) r.tenant_id AND e.command_id OPERATOR(pg_catalog.=) r.command_id" \
+	" AND ((r.source OPERATOR(pg_catalog.=) 'operator' AND e.event OPERATOR(pg_catalog.=) 'resolved')" \
+	" OR (r.source OPERATOR(pg_catalog.=) 'worker' AND e.event OPERATOR(pg_catalog.=) 'reported_late'))"
 
 static SqlPlan plans[] = {
 	[PLAN_HEAD] = {
@@ -60,38 +71,70 @@ static SqlPlan plans[] = {
 		" ORDER BY e.sequence LIMIT 1",
 		2, {TEXTOID, INT8OID}
 	},
-	/* with the event of its end; one whose events were pruned has none to be compared with */
+	/*
+	 * Each with the event of its admission and that of its end, and whether the
+	 * others fit.  What is missing may have been pruned: from the oldest on, and of
+	 * what is finished alone.
+	 */
 	[PLAN_COMMANDS] = {
-		"SELECT " COMMAND_COLUMNS ", c.completed_at, c.completed_at OPERATOR(pg_catalog.<) h.pruned_through,"
-		" e.sequence, e.happened_at, e.failure, e.fingerprint, e.action, e.target_kind, e.target_name, e.actor,"
-		" e.authentication_method, e.options, e.detail, e.idempotency_key,"
-		" (SELECT a.reason FROM reconcile.audit_event a WHERE a.tenant_id OPERATOR(pg_catalog.=) c.tenant_id"
-		"  AND a.command_id OPERATOR(pg_catalog.=) c.command_id AND a.event OPERATOR(pg_catalog.=) 'accepted' LIMIT 1)"
+		"SELECT " COMMAND_COLUMNS ", c.completed_at, c.accepted_at, c.mode, c.confirmed, c.capability, c.requested_at,"
+		" c.role_name, a.sequence, a.happened_at, a.role_name, a.fingerprint, a.action, a.target_kind, a.target_name,"
+		" a.actor, a.authentication_method, a.options, a.reason, a.idempotency_key, a.detail,"
+		" e.sequence, e.happened_at, e.failure, e.detail,"
+		" (a.sequence IS NOT NULL OR (c.completed_at IS NOT NULL AND c.accepted_at OPERATOR(pg_catalog.<=) h.pruned_through))"
+		" AND (c.completed_at IS NULL OR e.sequence IS NOT NULL"
+		"  OR (a.sequence IS NULL AND c.completed_at OPERATOR(pg_catalog.<=) h.pruned_through))"
+		" AND (c.dispatched_at IS NULL OR c.dispatched_at OPERATOR(pg_catalog.<=) h.pruned_through"
+		"  OR EXISTS (SELECT FROM reconcile.audit_event x WHERE " OF_COMMAND " AND x.event OPERATOR(pg_catalog.=) 'dispatched'))"
+		" AND (c.acknowledged_at IS NULL OR c.acknowledged_at OPERATOR(pg_catalog.<=) h.pruned_through"
+		"  OR EXISTS (SELECT FROM reconcile.audit_event x WHERE " OF_COMMAND " AND x.event OPERATOR(pg_catalog.=) 'acknowledged'))"
+		" AND NOT EXISTS (SELECT FROM reconcile.audit_event x WHERE " OF_COMMAND " AND ("
+		"  (x.event OPERATOR(pg_catalog.=) 'dispatched' AND (c.dispatched_at IS NULL"
+		"   OR x.happened_at OPERATOR(pg_catalog.<>) c.dispatched_at"
+		"   OR (x.detail OPERATOR(pg_catalog.->>) 'claimant') OPERATOR(pg_catalog.<>) c.claimant))"
+		"  OR (x.event OPERATOR(pg_catalog.=) 'acknowledged' AND (c.acknowledged_at IS NULL"
+		"   OR x.happened_at OPERATOR(pg_catalog.<>) c.acknowledged_at))"
+		"  OR (x.event OPERATOR(pg_catalog.=) ANY (" ENDS ") AND x.event OPERATOR(pg_catalog.<>) c.status)))"
+		" AND NOT EXISTS (SELECT FROM reconcile.audit_event x WHERE " OF_COMMAND
+		"  AND x.event OPERATOR(pg_catalog.=) ANY ('{accepted,dispatched,acknowledged}'::pg_catalog.text[] OPERATOR(pg_catalog.||) " ENDS ")"
+		"  GROUP BY x.event HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1)"
 		" FROM reconcile.command c LEFT JOIN reconcile.audit_head h ON h.tenant_id OPERATOR(pg_catalog.=) c.tenant_id"
-		" LEFT JOIN LATERAL (SELECT * FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) c.tenant_id"
-		"  AND e.command_id OPERATOR(pg_catalog.=) c.command_id AND e.event OPERATOR(pg_catalog.=) c.status"
-		"  ORDER BY e.sequence DESC LIMIT 1) e ON true"
+		" LEFT JOIN LATERAL (SELECT x.* FROM reconcile.audit_event x WHERE " OF_COMMAND
+		"  AND x.event OPERATOR(pg_catalog.=) 'accepted' ORDER BY x.sequence LIMIT 1) a ON true"
+		" LEFT JOIN LATERAL (SELECT x.* FROM reconcile.audit_event x WHERE " OF_COMMAND
+		"  AND x.event OPERATOR(pg_catalog.=) c.status AND c.completed_at IS NOT NULL ORDER BY x.sequence LIMIT 1) e ON true"
 		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.command_id OPERATOR(pg_catalog.>) $2"
-		" AND c.completed_at IS NOT NULL ORDER BY c.command_id LIMIT $3",
+		" ORDER BY c.command_id LIMIT $3",
 		3, {TEXTOID, TEXTOID, INT4OID}
 	},
 	[PLAN_RESOLUTIONS] = {
 		"SELECT r.command_id FROM reconcile.command_resolution r WHERE r.tenant_id OPERATOR(pg_catalog.=) $1"
-		" AND NOT EXISTS (SELECT FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) r.tenant_id"
-		"  AND e.command_id OPERATOR(pg_catalog.=) r.command_id"
-		"  AND e.event OPERATOR(pg_catalog.=) CASE WHEN r.source OPERATOR(pg_catalog.=) 'operator' THEN 'resolved' ELSE 'reported_late' END"
+		" AND NOT EXISTS (SELECT FROM reconcile.audit_event e WHERE " OF_RESOLUTION
 		"  AND e.happened_at OPERATOR(pg_catalog.=) r.resolved_at AND e.reason OPERATOR(pg_catalog.=) r.reason"
+		"  AND e.role_name OPERATOR(pg_catalog.=) r.role_name"
 		"  AND (e.failure OPERATOR(pg_catalog.=) r.failure OR (e.failure IS NULL AND r.failure IS NULL))"
-		"  AND e.detail OPERATOR(pg_catalog.=) pg_catalog.jsonb_build_object('verdict', r.verdict, 'evidence', r.evidence))"
-		" AND NOT EXISTS (SELECT FROM reconcile.audit_head h WHERE h.tenant_id OPERATOR(pg_catalog.=) r.tenant_id"
-		"  AND r.resolved_at OPERATOR(pg_catalog.<) h.pruned_through)"
+		"  AND e.detail OPERATOR(pg_catalog.=) pg_catalog.jsonb_build_object('number', r.number, 'verdict', r.verdict,"
+		"   'evidence', r.evidence))"
+		" AND NOT (EXISTS (SELECT FROM reconcile.audit_head h WHERE h.tenant_id OPERATOR(pg_catalog.=) r.tenant_id"
+		"  AND r.resolved_at OPERATOR(pg_catalog.<=) h.pruned_through)"
+		"  AND NOT EXISTS (SELECT FROM reconcile.audit_event e WHERE " OF_RESOLUTION
+		"   AND (e.detail OPERATOR(pg_catalog.->) 'number') OPERATOR(pg_catalog.=) pg_catalog.to_jsonb(r.number)))"
 		" ORDER BY r.command_id LIMIT 1",
 		1, {TEXTOID}
 	},
-	/* an admission without its command */
+	/* what was resolved without its resolution */
+	[PLAN_UNRESOLVED] = {
+		"SELECT e.command_id FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND e.event OPERATOR(pg_catalog.=) ANY ('{resolved,reported_late}')"
+		" AND NOT EXISTS (SELECT FROM reconcile.command_resolution r WHERE " OF_RESOLUTION
+		"  AND (e.detail OPERATOR(pg_catalog.->) 'number') OPERATOR(pg_catalog.=) pg_catalog.to_jsonb(r.number))"
+		" ORDER BY e.sequence LIMIT 1",
+		1, {TEXTOID}
+	},
+	/* a step without its command */
 	[PLAN_MISSING] = {
-		"SELECT e.command_id, e.sequence FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) $1"
-		" AND e.event OPERATOR(pg_catalog.=) 'accepted'"
+		"SELECT e.command_id FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND e.command_id IS NOT NULL"
 		" AND NOT EXISTS (SELECT FROM reconcile.command c WHERE c.tenant_id OPERATOR(pg_catalog.=) e.tenant_id"
 		"  AND c.command_id OPERATOR(pg_catalog.=) e.command_id)"
 		" ORDER BY e.sequence LIMIT 1",
@@ -157,7 +200,8 @@ read_head(Verify *verify)
 static void
 meet_kept(Verify *verify, int64 sequence, const uint8 *hash)
 {
-	if (sequence != verify->kept_sequence)
+	/* 0 is of a tenant of which there was nothing yet */
+	if (sequence == 0 || sequence != verify->kept_sequence)
 		return;
 	verify->kept_met = true;
 	if (memcmp(hash, verify->kept_hash, DIGEST_BYTES) != 0)
@@ -227,10 +271,8 @@ verify_chain(Verify *verify)
 	if (whole && (sequence != verify->sequence || memcmp(hash, verify->hash, DIGEST_BYTES) != 0))
 		found(verify, sequence < verify->sequence ? "cut" : "wrong_head", sequence + 1,
 			  "The chain does not end where its head says.");
-	if (whole && verify->kept_sequence > 0 && !verify->kept_met)
-		found(verify, verify->kept_sequence > sequence ? "cut" : "pruned", verify->kept_sequence,
-			  verify->kept_sequence > sequence ? "The chain ends before the head that was kept." :
-			  "The head that was kept is older than what is left: it cannot be compared.");
+	if (whole && verify->kept_sequence > sequence)
+		found(verify, "cut", verify->kept_sequence, "The chain ends before the head that was kept.");
 }
 
 static void
@@ -272,35 +314,112 @@ is_jsonb(int row, int column, const Jsonb *value)
 	return compareJsonbContainers(&DatumGetJsonbP(datum)->root, unconstify(JsonbContainer *, &value->root)) == 0;
 }
 
-/* The row of a command that is over, beside the event of its end, in row n of PLAN_COMMANDS. */
-static bool
-is_as_told(int n, const Command *command, TimestampTz completed_at)
+/* Columns of PLAN_COMMANDS behind those of the command. */
+enum
 {
-	int			column = COMMAND_NCOLUMNS + 3;
-	uint8		fingerprint[DIGEST_BYTES];
-	Jsonb	   *detail = command_worker_jsonb(command);
-	bool		isnull;
-	Datum		value;
+	COL_COMPLETED_AT = COMMAND_NCOLUMNS + 1,
+	COL_ACCEPTED_AT,
+	COL_MODE,
+	COL_CONFIRMED,
+	COL_CAPABILITY,
+	COL_REQUESTED_AT,
+	COL_ROLE_NAME,
+	/* of the event of its admission */
+	COL_A_SEQUENCE,
+	COL_A_HAPPENED_AT,
+	COL_A_ROLE_NAME,
+	COL_A_FINGERPRINT,
+	COL_A_ACTION,
+	COL_A_TARGET_KIND,
+	COL_A_TARGET_NAME,
+	COL_A_ACTOR,
+	COL_A_AUTHENTICATION_METHOD,
+	COL_A_OPTIONS,
+	COL_A_REASON,
+	COL_A_IDEMPOTENCY_KEY,
+	COL_A_DETAIL,
+	/* of that of its end */
+	COL_E_SEQUENCE,
+	COL_E_HAPPENED_AT,
+	COL_E_FAILURE,
+	COL_E_DETAIL,
+	/* do the others fit? */
+	COL_FITS
+};
 
-	if (DatumGetTimestampTz(sql_value(n, ++column, NULL)) != completed_at || !is_text(n, ++column, command->failure))
-		return false;
-	value = sql_value(n, ++column, &isnull);
-	if (isnull || !audit_hash_copy(value, fingerprint) || memcmp(fingerprint, command->fingerprint, DIGEST_BYTES) != 0)
-		return false;
-	if (!is_text(n, ++column, command->action) || !is_text(n, ++column, command->target_kind) ||
-		!is_text(n, ++column, command->target_name) || !is_text(n, ++column, command->actor) ||
-		!is_text(n, ++column, command->authentication_method) || !is_jsonb(n, ++column, command->options))
-		return false;
-	/* of a local action the event has something of its own */
-	++column;
-	if (command->claim_token != NULL && !is_jsonb(n, column, detail))
-		return false;
-	if (command->claim_token == NULL && detail != NULL)
-		return false;
-	if (!is_text(n, ++column, command->idempotency_key))
-		return false;
-	value = sql_value(n, ++column, &isnull);
-	return isnull || strcmp(TextDatumGetCString(value), command->reason) == 0;
+static bool
+is_there(int n, int column)
+{
+	bool		isnull;
+
+	(void) sql_value(n, column, &isnull);
+	return !isnull;
+}
+
+static bool
+is_fingerprint(int n, int column, const uint8 *expected)
+{
+	bool		isnull;
+	Datum		value = sql_value(n, column, &isnull);
+	uint8		fingerprint[DIGEST_BYTES];
+
+	return !isnull && audit_hash_copy(value, fingerprint) && memcmp(fingerprint, expected, DIGEST_BYTES) == 0;
+}
+
+/* Is what was commanded what is told of its admission? */
+static bool
+is_as_accepted(int n, const Command *command)
+{
+	char	   *mode = TextDatumGetCString(sql_value(n, COL_MODE, NULL));
+	char	   *capability = TextDatumGetCString(sql_value(n, COL_CAPABILITY, NULL));
+	bool		unsaid;
+	Datum		requested_at = sql_value(n, COL_REQUESTED_AT, &unsaid);
+	CommandTerms terms = {
+		.mode = mode,
+		.confirmed = DatumGetBool(sql_value(n, COL_CONFIRMED, NULL)),
+		.capability = capability,
+		.requested_at = unsaid ? DT_NOBEGIN : DatumGetTimestampTz(requested_at),
+		.deadline = command->deadline,
+		.desired_revision = command->desired_revision
+	};
+
+	return DatumGetTimestampTz(sql_value(n, COL_A_HAPPENED_AT, NULL)) == DatumGetTimestampTz(sql_value(n, COL_ACCEPTED_AT, NULL)) &&
+		namestrcmp(DatumGetName(sql_value(n, COL_A_ROLE_NAME, NULL)), NameStr(*DatumGetName(sql_value(n, COL_ROLE_NAME, NULL)))) == 0 &&
+		is_fingerprint(n, COL_A_FINGERPRINT, command->fingerprint) &&
+		is_text(n, COL_A_ACTION, command->action) &&
+		is_text(n, COL_A_TARGET_KIND, command->target_kind) &&
+		is_text(n, COL_A_TARGET_NAME, command->target_name) &&
+		is_text(n, COL_A_ACTOR, command->actor) &&
+		is_text(n, COL_A_AUTHENTICATION_METHOD, command->authentication_method) &&
+		is_jsonb(n, COL_A_OPTIONS, command->options) &&
+		is_text(n, COL_A_REASON, command->reason) &&
+		is_text(n, COL_A_IDEMPOTENCY_KEY, command->idempotency_key) &&
+		is_jsonb(n, COL_A_DETAIL, command_terms_jsonb(&terms));
+}
+
+/* Is what became of it what is told of its end? */
+static bool
+is_as_ended(int n, const Command *command)
+{
+	bool		local = strcmp(TextDatumGetCString(sql_value(n, COL_MODE, NULL)), "local") == 0;
+
+	return DatumGetTimestampTz(sql_value(n, COL_E_HAPPENED_AT, NULL)) == DatumGetTimestampTz(sql_value(n, COL_COMPLETED_AT, NULL)) &&
+		is_text(n, COL_E_FAILURE, command->failure) &&
+		/* of a local action the event has something of its own */
+		(local ? command_worker_jsonb(command) == NULL : is_jsonb(n, COL_E_DETAIL, command_worker_jsonb(command)));
+}
+
+/* The command in row n, beside what is told of it. */
+static bool
+is_as_told(int n, const Command *command)
+{
+	bool		unsaid;
+	Datum		fits = sql_value(n, COL_FITS, &unsaid);
+
+	/* where nothing was pruned the condition may be NULL */
+	return !unsaid && DatumGetBool(fits) &&
+		(!is_there(n, COL_A_SEQUENCE) || is_as_accepted(n, command)) &&
+		(!is_there(n, COL_E_SEQUENCE) || is_as_ended(n, command));
 }
 
 static void
@@ -323,22 +442,14 @@ verify_commands(Verify *verify)
 		for (uint64 i = 0; i < n; i++)
 		{
 			Command		command;
-			TimestampTz completed_at = DatumGetTimestampTz(sql_value(i, COMMAND_NCOLUMNS + 1, NULL));
-			bool		unknown;
-			bool		pruned;
-			Datum		value = sql_value(i, COMMAND_NCOLUMNS + 2, &unknown);
 
-			pruned = !unknown && DatumGetBool(value);
 			command_from_row(i, CurrentMemoryContext, &command);
 			if (i == n - 1)
 				after = MemoryContextStrdup(scope.outer, command.command_id);
-			value = sql_value(i, COMMAND_NCOLUMNS + 3, &unknown);
-			if (unknown && pruned)
-				continue;
-			if (unknown || !is_as_told(i, &command, completed_at))
-				found(verify, "command_changed", unknown ? 0 : DatumGetInt64(value),
+			if (!is_as_told(i, &command))
+				found(verify, "command_changed", 0,
 					  MemoryContextStrdup(scope.outer,
-										  psprintf("Command \"%s\" is not as its event has it.", command.command_id)));
+										  psprintf("Command \"%s\" is not as its events have it.", command.command_id)));
 		}
 		sql_end(&scope);
 	} while (n == PAGE && verify->outcome == NULL);
@@ -371,8 +482,8 @@ kept_args(FunctionCallInfo fcinfo, Verify *verify)
 	if (PG_ARGISNULL(1))
 		return;
 	verify->kept_sequence = PG_GETARG_INT64(1);
-	if (verify->kept_sequence < 1)
-		arg_invalid("head_sequence", "must be more than 0", "It is the head_sequence that was returned before.");
+	if (verify->kept_sequence < 0)
+		arg_invalid("head_sequence", "must not be negative", "It is the head_sequence that was returned before.");
 	if (!audit_hash_copy(PG_GETARG_DATUM(2), verify->kept_hash))
 		arg_invalid("head_hash", "is no hash", "It is the head_hash that was returned before: 32 bytes.");
 }
@@ -383,16 +494,18 @@ reconcile_audit_verify(PG_FUNCTION_ARGS)
 {
 	Verify		verify = {0};
 	char	   *tenant_id = identity_field(fcinfo, 0, "tenant_id");
+	/* what it answers is of the tenant as a whole */
+	AccessRequest request = {tenant_id, PERMISSION_AUDIT_VIEW, "", "", NULL};
 	Datum		values[6];
 	bool		nulls[6] = {false};
 
 	verify.tenant_id = tenant_id;
 	kept_args(fcinfo, &verify);
-	if (!command_granted_somewhere(tenant_id, PERMISSION_AUDIT_VIEW))
+	if (!command_allowed(&request))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied for the audit of tenant \"%s\"", tenant_id),
-				 errhint("It takes the permission \"%s\": see reconcile.grant_command().", PERMISSION_AUDIT_VIEW)));
+				 errhint("It takes the permission \"%s\" for all of the tenant: see reconcile.grant_command().", PERMISSION_AUDIT_VIEW)));
 	verify.snapshot = RegisterSnapshot(GetLatestSnapshot());
 	read_head(&verify);
 	verify_beginning(&verify);
@@ -401,9 +514,12 @@ reconcile_audit_verify(PG_FUNCTION_ARGS)
 	{
 		verify_commands(&verify);
 		verify_one(&verify, PLAN_RESOLUTIONS, "resolution_changed", "A resolution of command \"%s\" is not as its event has it.");
+		verify_one(&verify, PLAN_UNRESOLVED, "resolution_changed", "A resolution of command \"%s\" is gone.");
 		verify_one(&verify, PLAN_MISSING, "command_missing", "Command \"%s\" was accepted, and is gone.");
 	}
 	UnregisterSnapshot(verify.snapshot);
+	if (verify.kept_sequence > 0 && !verify.kept_met)
+		found(&verify, "pruned", verify.kept_sequence, "The head that was kept is older than what is left: it cannot be compared.");
 
 	values[0] = CStringGetTextDatum(verify.outcome != NULL ? verify.outcome : "ok");
 	values[1] = Int64GetDatum(verify.events);

@@ -9,11 +9,13 @@
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
+#include "core/duration.h"
 #include "core/errors.h"
 #include "core/install.h"
 #include "core/jsonb_build.h"
 #include "core/plan.h"
 #include "journal/audit_chain.h"
+#include "journal/authorize.h"
 #include "journal/command.h"
 
 enum
@@ -49,29 +51,34 @@ static SqlPlan plans[] = {
 	}
 };
 
-void
-command_lock_key(const char *tenant_id, const char *idempotency_key)
+static bool
+lock_key(const char *tenant_id, const char *idempotency_key, bool wait)
 {
 	LOCKTAG		tag;
 
 	lock_tag(&tag, LOCK_KIND_COMMAND, tenant_id, idempotency_key);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 bool
 command_try_lock_key(const char *tenant_id, const char *idempotency_key)
 {
-	LOCKTAG		tag;
+	return lock_key(tenant_id, idempotency_key, false);
+}
 
-	lock_tag(&tag, LOCK_KIND_COMMAND, tenant_id, idempotency_key);
-	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+bool
+command_lock_key(const char *tenant_id, const char *idempotency_key)
+{
+	if (command_try_lock_key(tenant_id, idempotency_key))
+		return false;
+	return lock_key(tenant_id, idempotency_key, true);
 }
 
 void
 command_lock_id(const char *tenant_id, const char *command_id)
 {
 	/* no key has such a character */
-	command_lock_key(tenant_id, psprintf("\001%s", command_id));
+	(void) command_lock_key(tenant_id, psprintf("\001%s", command_id));
 }
 
 static char *
@@ -236,6 +243,22 @@ void
 command_audit(const Command *command, const char *event, const char *reason, const Jsonb *detail, TimestampTz at)
 {
 	audit(command, event, reason, NULL, detail, at);
+}
+
+void
+command_audit_denied(const char *tenant_id, const char *command_id, const char *step)
+{
+	AuditEvent	noted = {.tenant_id = tenant_id, .event = "denied", .at = clock_now()};
+	JsonbBuild	build;
+
+	if (!command_tenant_known(tenant_id))
+		return;
+	jsonb_begin(&build);
+	jsonb_add_text(&build, "step", step);
+	if (command_id != NULL)
+		jsonb_add_text(&build, "command_id", command_id);
+	noted.detail = jsonb_end(&build);
+	audit_note(&noted);
 }
 
 /*

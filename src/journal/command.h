@@ -100,8 +100,8 @@ typedef struct CommandTerms
 /* As the event of its admission has them. */
 extern Jsonb *command_terms_jsonb(const CommandTerms *terms);
 
-/* Nobody else admits or prunes the key until this transaction is over. */
-extern void command_lock_key(const char *tenant_id, const char *idempotency_key);
+/* Nobody else admits or prunes the key until this transaction is over.  True: it has waited. */
+extern bool command_lock_key(const char *tenant_id, const char *idempotency_key);
 
 /* The same; false: somebody else is at it. */
 extern bool command_try_lock_key(const char *tenant_id, const char *idempotency_key);
@@ -134,6 +134,12 @@ extern void command_audit_envelope(const Command *command, const char *event, co
 
 /* Notes what came to a command. */
 extern void command_audit(const Command *command, const char *event, const char *reason, const Jsonb *detail, TimestampTz at);
+
+/*
+ * Notes that somebody asked for a step of what is not his or is not there, which look
+ * alike, or with a token that is not that of the claim.
+ */
+extern void command_audit_denied(const char *tenant_id, const char *command_id, const char *step);
 
 /* A new id: a ULID in lower case. */
 extern char *command_mint_id(TimestampTz at);

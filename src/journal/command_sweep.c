@@ -228,8 +228,8 @@ settle_one(Settling *settling)
 	settling->sweep->failed++;
 	ereport(LOG,
 			(errcode(error->sqlerrcode),
-			 errmsg("command \"%s\" of tenant \"%s\" could not be settled: %s",
-					settling->place->command_id, settling->place->tenant_id, error->message),
+			 errmsg("command \"%s\" could not be settled: SQLSTATE %s",
+					settling->place->command_id, unpack_sql_state(error->sqlerrcode)),
 			 errhidestmt(true), errhidecontext(true)));
 }
 

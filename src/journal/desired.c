@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -56,8 +57,8 @@ static SqlPlan plans[] = {
 	[PLAN_WRITE] = {
 		"UPDATE reconcile.desired_state SET state = $4, revision = $5, command_id = $6, requested_at = $7,"
 		" changed_at = $8, change_floor = $9, change_xid = pg_catalog.pg_current_xact_id(),"
-		" change_number = pg_catalog.nextval('reconcile.desired_change') WHERE " OF_TARGET,
-		9, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID}
+		" change_number = $10 WHERE " OF_TARGET,
+		10, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID}
 	},
 	[PLAN_TOP] = {
 		"SELECT number, command_id, state, requested_at FROM reconcile.desired_intent WHERE " OF_TARGET
@@ -185,8 +186,8 @@ static void
 write_state(const DesiredTarget *target, const char *state, int64 revision, const char *command_id,
 			TimestampTz requested_at, int64 floor)
 {
-	Datum		values[9];
-	char		nulls[9] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
+	Datum		values[10];
+	char		nulls[10] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
 
 	target_values(target, values);
 	nulls[3] = nulls[5] = state == NULL ? 'n' : ' ';
@@ -197,6 +198,9 @@ write_state(const DesiredTarget *target, const char *state, int64 revision, cons
 	values[6] = TimestampTzGetDatum(requested_at);
 	values[7] = TimestampTzGetDatum(clock_now());
 	values[8] = Int64GetDatum(floor);
+	/* each is a command of its own, so no two of a transaction have one number */
+	CommandCounterIncrement();
+	values[9] = Int64GetDatum(GetCurrentCommandId(true));
 	sql_run_latest(&plans[PLAN_WRITE], values, nulls);
 }
 

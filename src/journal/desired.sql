@@ -1,8 +1,6 @@
 -- desired.sql: the states that targets are to be in, and those that workers have reported
 
--- Positions of changes: (floor of the incarnation, transaction, number).
-CREATE SEQUENCE reconcile.desired_change AS bigint CYCLE;
-
+-- The position of a change is (floor of the incarnation, transaction, number in it).
 CREATE TABLE reconcile.desired_state (
     tenant_id          text COLLATE "C" NOT NULL CHECK (pg_catalog.octet_length(tenant_id) BETWEEN 1 AND 256),
     target_kind        text COLLATE "C" NOT NULL,

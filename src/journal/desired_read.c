@@ -24,6 +24,7 @@
 #include "core/plan.h"
 #include "journal/actions.h"
 #include "journal/authorize.h"
+#include "journal/command.h"
 #include "journal/desired.h"
 #include "journal/envelope.h"
 #include "lease/incarnation.h"
@@ -124,7 +125,7 @@ may_view(const char *tenant_id, const char *target_kind, const char *target_name
 static bool
 may_view_tenant(const char *tenant_id)
 {
-	return command_granted_somewhere(tenant_id, PERMISSION_VIEW);
+	return command_allowed_somewhere(tenant_id, PERMISSION_VIEW);
 }
 
 PG_FUNCTION_INFO_V1(reconcile_desired_state_of);
@@ -271,7 +272,10 @@ reconcile_report_observed(PG_FUNCTION_ARGS)
 
 	/* what is not there and what is not the caller's look alike */
 	if (!command_allowed(&request))
+	{
+		command_audit_denied(request.tenant_id, NULL, "report");
 		PG_RETURN_DATUM(CStringGetTextDatum("unknown_target"));
+	}
 	desired = revision_of(request.tenant_id, request.target_kind, request.target_name);
 	if (desired == 0)
 		PG_RETURN_DATUM(CStringGetTextDatum("unknown_target"));

@@ -93,7 +93,7 @@ CREATE FUNCTION reconcile.acknowledge_command(tenant_id text, command_id text, c
     LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'reconcile_acknowledge_command';
 COMMENT ON FUNCTION reconcile.acknowledge_command(text, text, text, text, text) IS
-'Says that a worker has a claimed command: acknowledged, repeated, stale_token, terminal, not_found. protocol is major.minor. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; RC016 the claim has not committed.';
+'Says that a worker has a claimed command: acknowledged, repeated, conflict (another worker has it), stale_token, terminal, not_found. protocol is major.minor. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; RC016 the claim has not committed.';
 
 CREATE FUNCTION reconcile.complete_command(tenant_id text, command_id text, claim_token text, status text, failure text DEFAULT NULL,
     worker_id text DEFAULT NULL, protocol text DEFAULT NULL, capability_available boolean DEFAULT NULL,
@@ -171,9 +171,6 @@ COMMENT ON FUNCTION reconcile.set_authorizer(text) IS
 
 -- Audit and retention.
 
-CREATE SEQUENCE reconcile.audit_access_number AS bigint;
-SELECT pg_catalog.pg_extension_config_dump('reconcile.audit_access_number', '');
-
 CREATE FUNCTION reconcile.audit_access(tenant_id text, permission text, target_kind text, target_name text, reason text) RETURNS bigint
     LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'reconcile_audit_access';
@@ -204,7 +201,7 @@ COMMENT ON FUNCTION reconcile.prune_commands(text, int) IS
 -- Reading. A row is for who has the permission for its target: the tenant comes from the role.
 
 CREATE FUNCTION reconcile.may_read_command(tenant_id text, permission text, target_kind text, target_name text) RETURNS boolean
-    LANGUAGE c STABLE STRICT LEAKPROOF PARALLEL UNSAFE
+    LANGUAGE c STABLE STRICT PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'reconcile_may_read_command';
 COMMENT ON FUNCTION reconcile.may_read_command(text, text, text, text) IS
 'Has the current role the permission for this tenant and target? The policies of the tables ask it.';
@@ -240,8 +237,11 @@ SELECT c.tenant_id COLLATE "default" AS tenant_id,
        c.desired_revision,
        c.actor COLLATE "default" AS actor,
        c.role_name,
+       c.authentication_method COLLATE "default" AS authentication_method,
+       c.capability COLLATE "default" AS capability,
        c.reason,
        c.options,
+       c.confirmed,
        c.accepted_at,
        c.deadline,
        c.claimant COLLATE "default" AS claimant,
@@ -272,6 +272,7 @@ SELECT e.tenant_id COLLATE "default" AS tenant_id,
        e.happened_at - pg_catalog.lag(e.happened_at) OVER (PARTITION BY e.tenant_id, e.command_id ORDER BY e.sequence) AS since_last,
        e.actor COLLATE "default" AS actor,
        e.role_name,
+       e.session_role,
        e.action COLLATE "default" AS action,
        e.target_kind COLLATE "default" AS target_kind,
        e.target_name COLLATE "default" AS target_name,
@@ -292,6 +293,7 @@ SELECT e.tenant_id COLLATE "default" AS tenant_id,
        e.idempotency_key COLLATE "default" AS idempotency_key,
        e.actor COLLATE "default" AS actor,
        e.role_name,
+       e.session_role,
        e.authentication_method COLLATE "default" AS authentication_method,
        e.action COLLATE "default" AS action,
        e.target_kind COLLATE "default" AS target_kind,
@@ -330,6 +332,7 @@ SELECT d.tenant_id COLLATE "default" AS tenant_id,
        o.state COLLATE "default" AS observed_state,
        o.revision AS observed_revision,
        CASE WHEN o.worker_id IS NULL THEN 'unreported'
+            WHEN d.state IS NULL THEN 'withdrawn'
             WHEN o.revision = d.revision AND o.state = d.state THEN 'applied'
             WHEN o.revision = d.revision THEN 'diverged'
             ELSE 'behind' END AS drift,
@@ -340,4 +343,4 @@ SELECT d.tenant_id COLLATE "default" AS tenant_id,
          ON o.tenant_id = d.tenant_id AND o.target_kind = d.target_kind AND o.target_name = d.target_name
  WHERE d.revision > 0;
 COMMENT ON VIEW reconcile.desired_drift IS
-'Which worker has applied which revision of which target, of those that the caller may view: drift is applied, behind (an older revision), diverged (this revision, another state) or unreported (by nobody yet).';
+'Which worker has applied which revision of which target, of those that the caller may view: drift is applied, behind (an older revision), diverged (this revision, another state), unreported (by nobody yet) or withdrawn (the command that said the state was taken back, so there is nothing to apply).';

@@ -42,7 +42,8 @@ reconcile_keep_row(PG_FUNCTION_ARGS)
 	if (!IsLogicalWorker() && !(open_for_deletes && TRIGGER_FIRED_BY_DELETE(data->tg_event)))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("rows of %s.%s that are final do not change", "reconcile", RelationGetRelationName(data->tg_relation)),
+				 errmsg("rows of %s.%s are kept as they are", "reconcile", RelationGetRelationName(data->tg_relation)),
+				 errdetail("What is over does not change, and nothing is deleted by hand."),
 				 errhint("reconcile.prune_commands() deletes what is old enough.")));
 	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(data->tg_event) ? data->tg_newtuple : data->tg_trigtuple);
 }

@@ -157,7 +157,7 @@ has_token(const Command *command, const char *token)
  * to be changed.  RC016 where this transaction is the one that claimed it.
  */
 static bool
-report_begin(FunctionCallInfo fcinfo, Report *report, const char *function)
+report_begin(FunctionCallInfo fcinfo, Report *report, const char *function, const char *step)
 {
 	require_writable(function);
 	require_read_committed(function);
@@ -169,6 +169,7 @@ report_begin(FunctionCallInfo fcinfo, Report *report, const char *function)
 		!command_may_dispatch(&report->command))
 	{
 		report->outcome = "not_found";
+		command_audit_denied(report->tenant_id, report->command_id, step);
 		return false;
 	}
 	if (!has_token(&report->command, report->token) ||
@@ -176,6 +177,7 @@ report_begin(FunctionCallInfo fcinfo, Report *report, const char *function)
 		!has_token(&report->command, report->token))
 	{
 		report->outcome = "stale_token";
+		command_audit_denied(report->tenant_id, report->command_id, step);
 		return false;
 	}
 	if (FullTransactionIdEquals(report->command.claim_xid, GetTopFullTransactionId()))
@@ -201,7 +203,7 @@ reconcile_acknowledge_command(PG_FUNCTION_ARGS)
 	TimestampTz now;
 
 	worker_args(fcinfo, 3, 4, &worker_id, &protocol);
-	if (!report_begin(fcinfo, &report, "acknowledge_command"))
+	if (!report_begin(fcinfo, &report, "acknowledge_command", "acknowledge"))
 		PG_RETURN_DATUM(CStringGetTextDatum(report.outcome));
 	if (command->status == COMMAND_ACKNOWLEDGED)
 	{
@@ -260,11 +262,13 @@ outcome_args(FunctionCallInfo fcinfo, Command *outcome)
 		field_invalid("worker_completed_at", "must be finite", "It is when the worker was done, as it says; NULL is nothing.");
 }
 
+/* A worker that is not named is the one that is known. */
 static bool
 is_same_end(const Command *stored, const Command *outcome)
 {
 	return stored->status == outcome->status && same_text(stored->failure, outcome->failure) &&
-		same_text(stored->worker_id, outcome->worker_id) && same_text(stored->protocol, outcome->protocol) &&
+		(outcome->worker_id == NULL || same_text(stored->worker_id, outcome->worker_id)) &&
+		(outcome->protocol == NULL || same_text(stored->protocol, outcome->protocol)) &&
 		stored->capability_available == outcome->capability_available &&
 		stored->worker_completed_at == outcome->worker_completed_at;
 }
@@ -278,7 +282,7 @@ reconcile_complete_command(PG_FUNCTION_ARGS)
 	Command		outcome;
 
 	outcome_args(fcinfo, &outcome);
-	if (!report_begin(fcinfo, &report, "complete_command"))
+	if (!report_begin(fcinfo, &report, "complete_command", "complete"))
 		PG_RETURN_DATUM(CStringGetTextDatum(report.outcome));
 	if (command_is_terminal(command->status) && is_same_end(command, &outcome))
 		PG_RETURN_DATUM(CStringGetTextDatum("repeated"));
@@ -324,7 +328,10 @@ reconcile_cancel_command(PG_FUNCTION_ARGS)
 	command_id = identity_field(fcinfo, 1, "command_id");
 	reason = command_reason_field(fcinfo, 2, "reason");
 	if (!command_read(tenant_id, command_id, &command) || !command_may(&command, command.action))
+	{
+		command_audit_denied(tenant_id, command_id, "cancel");
 		PG_RETURN_DATUM(CStringGetTextDatum("not_found"));
+	}
 	if (command.desired_revision >= 0)
 		floor = desired_enter();
 	if (!command_lock(tenant_id, command_id, &command))

@@ -63,11 +63,12 @@ same_jsonb(Jsonb *a, Jsonb *b)
 }
 
 Jsonb *
-resolution_jsonb(const char *verdict, const Jsonb *evidence)
+resolution_jsonb(int number, const char *verdict, const Jsonb *evidence)
 {
 	JsonbBuild	build;
 
 	jsonb_begin(&build);
+	jsonb_add_int(&build, "number", number);
 	jsonb_add_text(&build, "verdict", verdict);
 	jsonb_add(&build, "evidence", evidence);
 	return jsonb_end(&build);
@@ -119,7 +120,7 @@ add(const Command *command, const Resolution *resolution, const char *event)
 		Command		said = *command;
 
 		said.failure = unconstify(char *, resolution->failure);
-		command_audit(&said, event, resolution->reason, resolution_jsonb(resolution->verdict, resolution->evidence), now);
+		command_audit(&said, event, resolution->reason, resolution_jsonb(number, resolution->verdict, resolution->evidence), now);
 		command_count(command->action, event);
 	}
 	return !repeated;
@@ -191,7 +192,10 @@ reconcile_resolve_command(PG_FUNCTION_ARGS)
 
 	if (!command_read(tenant_id, command_id, &command) || !command_may(&command, PERMISSION_RESOLVE) ||
 		!command_lock(tenant_id, command_id, &command))
+	{
+		command_audit_denied(tenant_id, command_id, "resolve");
 		PG_RETURN_DATUM(CStringGetTextDatum("not_found"));
+	}
 	if (command.status != COMMAND_UNKNOWN)
 		PG_RETURN_DATUM(CStringGetTextDatum("not_unknown"));
 	PG_RETURN_DATUM(CStringGetTextDatum(add(&command, &resolution, "resolved") ? "resolved" : "repeated"));

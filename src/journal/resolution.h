@@ -11,6 +11,6 @@
 extern void resolution_late_report(const Command *command, const Command *outcome);
 
 /* The detail of the event of a resolution. */
-extern Jsonb *resolution_jsonb(const char *verdict, const Jsonb *evidence);
+extern Jsonb *resolution_jsonb(int number, const char *verdict, const Jsonb *evidence);
 
 #endif							/* RECONCILE_RESOLUTION_H */

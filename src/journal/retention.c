@@ -16,6 +16,7 @@
 
 #include "core/duration.h"
 #include "core/errors.h"
+#include "core/jsonb_build.h"
 #include "core/plan.h"
 #include "core/rows.h"
 #include "journal/audit.h"
@@ -43,7 +44,7 @@ enum
 static SqlPlan plans[] = {
 	[PLAN_POLICY] = {
 		"SELECT p.keep, p.keep_keys, p.legal_hold FROM reconcile.command_retention p"
-		" WHERE p.tenant_id OPERATOR(pg_catalog.=) $1",
+		" WHERE p.tenant_id OPERATOR(pg_catalog.=) $1 FOR SHARE",
 		1, {TEXTOID}
 	},
 	[PLAN_SET_POLICY] = {
@@ -127,6 +128,7 @@ interval_ms(const Interval *interval)
 	return interval->day * INT64CONST(86400000) + interval->time / 1000;
 }
 
+/* Under a lock: a hold that is being set comes before, or after. */
 static bool
 read_policy(const char *tenant_id, Policy *policy)
 {
@@ -168,6 +170,23 @@ check_keep(const Interval *interval, const char *arg)
 		arg_invalid(arg, "is out of range", "It is one hour to 3,660 days, without months and years.");
 }
 
+/* keep NULL: there is none any more. */
+static void
+note_policy(const char *tenant_id, const Interval *keep, bool legal_hold, const Interval *keep_keys)
+{
+	AuditEvent	event = {.tenant_id = tenant_id, .event = "retention_set", .at = clock_now()};
+	JsonbBuild	build;
+
+	jsonb_begin(&build);
+	if (keep != NULL)
+		jsonb_add_int(&build, "keep_ms", interval_ms(keep));
+	jsonb_add_bool(&build, "legal_hold", legal_hold);
+	if (keep_keys != NULL)
+		jsonb_add_int(&build, "keep_keys_ms", interval_ms(keep_keys));
+	event.detail = jsonb_end(&build);
+	audit_note(&event);
+}
+
 PG_FUNCTION_INFO_V1(reconcile_set_command_retention);
 Datum
 reconcile_set_command_retention(PG_FUNCTION_ARGS)
@@ -201,6 +220,8 @@ reconcile_set_command_retention(PG_FUNCTION_ARGS)
 	sql_begin(&scope);
 	sql_run_latest(&plans[drop ? PLAN_DROP_POLICY : PLAN_SET_POLICY], values, nulls);
 	sql_end(&scope);
+	note_policy(tenant_id, drop ? NULL : PG_GETARG_INTERVAL_P(1), PG_GETARG_BOOL(2),
+				PG_ARGISNULL(3) ? NULL : PG_GETARG_INTERVAL_P(3));
 	PG_RETURN_VOID();
 }
 
@@ -285,7 +306,10 @@ prune(const char *tenant_id, int max, Pruned *pruned)
 	TimestampTz before;
 
 	if (!may_retain(tenant_id))
+	{
 		pruned->outcome = "denied";
+		command_audit_denied(tenant_id, NULL, "prune");
+	}
 	else if (!read_policy(tenant_id, &policy))
 		pruned->outcome = "no_policy";
 	else if (policy.legal_hold)
@@ -319,6 +343,20 @@ prune(const char *tenant_id, int max, Pruned *pruned)
 	}
 }
 
+static void
+note_pruned(const char *tenant_id, const Pruned *pruned)
+{
+	AuditEvent	event = {.tenant_id = tenant_id, .event = "pruned", .at = clock_now()};
+	JsonbBuild	build;
+
+	jsonb_begin(&build);
+	jsonb_add_int(&build, "events", pruned->events);
+	jsonb_add_int(&build, "commands", pruned->commands);
+	jsonb_add_int(&build, "keys", pruned->keys);
+	event.detail = jsonb_end(&build);
+	audit_note(&event);
+}
+
 PG_FUNCTION_INFO_V1(reconcile_prune_commands);
 Datum
 reconcile_prune_commands(PG_FUNCTION_ARGS)
@@ -336,6 +374,8 @@ reconcile_prune_commands(PG_FUNCTION_ARGS)
 	if (PG_GETARG_INT32(1) < 1 || PG_GETARG_INT32(1) > ITEMS_MAX)
 		arg_invalid("max_items", "is out of range", "It is 1 to 10,000.");
 	prune(tenant_id, PG_GETARG_INT32(1), &pruned);
+	if (pruned.events + pruned.commands + pruned.keys > 0)
+		note_pruned(tenant_id, &pruned);
 	values[0] = CStringGetTextDatum(pruned.outcome);
 	values[1] = Int64GetDatum(pruned.events);
 	values[2] = Int64GetDatum(pruned.commands);

@@ -42,6 +42,7 @@ typedef struct Health
 	ReturnSetInfo *rsinfo;
 	const char *check;			/* in progress */
 	int			findings;		/* of it */
+	bool		untold;			/* it is not for the caller: nothing is said, "ok" neither */
 	bool		preloaded;
 	bool		standby;
 	EngineFacts facts;
@@ -544,7 +545,10 @@ check_commands(Health *health)
 	int64		n;
 
 	if (!access_allowed(CAP_OBSERVE, ""))
+	{
+		health->untold = true;
 		return;
+	}
 	number = count_commands(health, &unswept, &n);
 	if (n > 0)
 		warn(health, psprintf("the time of %s commands has been over for a minute, and nothing has settled them", number),
@@ -674,8 +678,9 @@ reconcile_health_checks(PG_FUNCTION_ARGS)
 	{
 		health.check = checks[i].name;
 		health.findings = 0;
+		health.untold = false;
 		checks[i].run(&health);
-		if (health.findings == 0)
+		if (health.findings == 0 && !health.untold)
 			put(&health, "ok", checks[i].ok, NULL);
 	}
 	return (Datum) 0;

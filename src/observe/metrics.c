@@ -16,6 +16,7 @@
 #include "utils/builtins.h"
 #include "utils/json.h"
 
+#include "core/access.h"
 #include "core/duration.h"
 #include "engine/command_stats.h"
 #include "loop/mark.h"
@@ -306,10 +307,15 @@ samples_bad_values(Scrape *scrape)
  * ----------------------------------------------------------------
  */
 
-/* What has not happened is no sample: there are ten actions, and as many outcomes. */
+/*
+ * What has not happened is no sample: there are ten actions, and as many outcomes.
+ * They are of all tenants together: for who may observe all.
+ */
 static void
 samples_commands(Scrape *scrape)
 {
+	if (!access_allowed(CAP_OBSERVE, ""))
+		return;
 	for (int i = 0; i < COUNT_ACTIONS && engine_present(); i++)
 	{
 		for (int j = 0; j < COUNT_OUTCOMES; j++)
