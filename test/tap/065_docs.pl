@@ -70,6 +70,15 @@ my $retried = qq{
 	CALL reconcile.run_loop('fleet');
 };
 
+my $command = q{
+	SELECT reconcile.accept_command('acme', 'req-1', 'drain', 'worker_group', 'payments', 'deploy', command_id => '01jdyq2v7n5r8w3t6x9z4k1m0c');
+};
+my $unknown = $command . q{
+	SELECT reconcile.claim_commands('dispatcher-1', ttl => '1 ms');
+	SELECT pg_sleep(0.01);
+	SELECT reconcile.sweep_commands();
+};
+
 # By heading: what is done before its example, the SQLSTATE that the example
 # fails with, and what it prints.
 my %example = (
@@ -117,6 +126,27 @@ my %example = (
 	'leases' => { prints => qr/^billing\|worker-b\|2\|/m },
 	'lease_history' => { prints => qr/^1\|worker-b\|[^|]+\|released\|\|\n2\|worker-b\|\|\|\|$/ },
 	'resources' => { before => q{SELECT reconcile.apply_fenced('billing', 'invoices', 2, '{"a": 1}')}, prints => qr/^\{"a": 1\}\|2$/ },
+	'accept_command' => { prints => qr/^accepted\|(\w{26})\|pending\|t\|\|1\nreplayed\|\1\|pending\|f\|\|1\naccepted\|succeeded$/ },
+	'claim_commands' => { before => $command, prints => qr/^01jdyq2v7n5r8w3t6x9z4k1m0c\|drain\|payments\|\{\}$/ },
+	'acknowledge_command' => { before => $command, prints => qr/^acknowledged$/ },
+	'complete_command' => { before => $command, prints => qr/^completed$/ },
+	'cancel_command' => { before => $command, prints => qr/^canceled$/ },
+	'resolve_command' => { before => $unknown, prints => qr/^resolved$/ },
+	'sweep_commands' => { prints => qr/^0\|0\|f$/ },
+	'explain_command' => { before => $command, prints => qr/^pending\|no_dispatcher\|/ },
+	'desired_state_of' => { before => $command, prints => qr/^draining\|1$/ },
+	'desired_states_since' => { before => $command },
+	'report_observed' => { before => $command, prints => qr/^stored$/ },
+	'effective_state' => { before => $command, prints => qr/^draining\|worker_group$/ },
+	'next_desired_state' => { prints => qr/^planned\|active\|4$/ },
+	'register_action' => { prints => qr/^succeeded\|$/m },
+	'audit_verify' => { before => $command, prints => qr/^ok\|1\|1\|\\x[0-9a-f]{64}$/ },
+	'audit_access' => { prints => qr/^1$/ },
+	'prune_commands' => { prints => qr/^no_policy\|0\|0\|0\|f$/ },
+	'commands' => { before => $command, prints => qr/^01jdyq2v7n5r8w3t6x9z4k1m0c\|drain\|payments\|pending\|$/ },
+	'command_timeline' => { before => $command, prints => qr/^accepted\|/ },
+	'desired_states' => { before => $command, prints => qr/^worker_group\|payments\|draining\|1$/ },
+	'desired_drift' => { before => $command, prints => qr/^payments\|\|unreported$/ },
 	'health' => { prints => qr/^preload\|warn\|/m },
 	'metrics, metrics_text' => { before => $dead, prints => qr/^permanent\|/m },
 );
@@ -150,7 +180,7 @@ my @offered = split /\n/, sql($world, q{
 	SELECT DISTINCT p.proname FROM pg_proc p
 	 WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
 	   AND p.proname NOT IN ('may_observe', 'may_see_errors', 'running', 'worker_list', 'loop_counts', 'recent_runs', 'health_checks',
-	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here')
+	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here', 'may_read_command', 'builtin_actions')
 	UNION ALL
 	SELECT c.relname FROM pg_class c
 	 WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')});
