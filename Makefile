@@ -105,6 +105,7 @@ OBJS = \
 	src/journal/dispatch.o \
 	src/journal/command_sweep.o \
 	src/journal/retention.o \
+	src/journal/audit_told.o \
 	src/journal/audit_verify.o \
 	src/journal/explain_command.o \
 	src/engine/shmem.o \
