@@ -62,7 +62,7 @@ same_jsonb(Jsonb *a, Jsonb *b)
 	return compareJsonbContainers(&a->root, &b->root) == 0;
 }
 
-Jsonb *
+static Jsonb *
 resolution_jsonb(int number, const char *verdict, const Jsonb *evidence)
 {
 	JsonbBuild	build;

@@ -10,7 +10,4 @@
 /* What the worker of a lapsed claim reports after all, beside the outcome; once for each report. */
 extern void resolution_late_report(const Command *command, const Command *outcome);
 
-/* The detail of the event of a resolution. */
-extern Jsonb *resolution_jsonb(int number, const char *verdict, const Jsonb *evidence);
-
 #endif							/* RECONCILE_RESOLUTION_H */
