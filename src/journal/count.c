@@ -75,6 +75,7 @@ count_xact_callback(XactEvent event, void *arg)
 			for (int i = 0; i < ncounts; i++)
 				command_counted_hook(counts[i].action, counts[i].outcome);
 			break;
+		case XACT_EVENT_PREPARE:	/* it may yet abort: what it counted is told by nobody */
 		case XACT_EVENT_ABORT:
 			break;
 		default:
