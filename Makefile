@@ -108,6 +108,18 @@ OBJS = \
 	src/journal/audit_told.o \
 	src/journal/audit_verify.o \
 	src/journal/explain_command.o \
+	src/placement/field.o \
+	src/placement/identity.o \
+	src/placement/session.o \
+	src/placement/holder.o \
+	src/placement/session_sql.o \
+	src/placement/host_state.o \
+	src/placement/claim.o \
+	src/placement/session_command_rules.o \
+	src/placement/session_command.o \
+	src/placement/session_inbox.o \
+	src/placement/pointer.o \
+	src/placement/keep_marks.o \
 	src/engine/shmem.o \
 	src/engine/command_stats.o \
 	src/engine/stats.o \
@@ -156,6 +168,11 @@ SQL_PARTS = \
 	src/journal/desired.sql \
 	src/journal/audit.sql \
 	src/journal/journal.sql \
+	src/placement/placement.sql \
+	src/placement/session.sql \
+	src/placement/session_command.sql \
+	src/placement/host.sql \
+	src/placement/catalogue.sql \
 	src/engine/engine.sql \
 	src/observe/observe.sql \
 	src/engine/operate.sql \

@@ -27,6 +27,12 @@ BEGIN ATOMIC
         ('command', 'explain_command'), ('command', 'desired_state_of'), ('command', 'desired_states_since'),
         ('command', 'effective_state'), ('command', 'report_observed'), ('command', 'audit_access'),
         ('command', 'audit_verify'), ('command', 'set_command_retention'), ('command', 'prune_commands'),
+        ('place', 'create_session'), ('place', 'get_session'), ('place', 'update_desired_state'),
+        ('place', 'update_host_state'), ('place', 'placement_intent'), ('place', 'acquire_claim'),
+        ('place', 'release_claim'), ('place', 'get_claim'), ('place', 'admit_session_command'),
+        ('place', 'claim_session_command'), ('place', 'begin_attempt'), ('place', 'settle_attempt'),
+        ('place', 'reject_session_command'), ('place', 'session_commands'), ('place', 'due_session_commands'),
+        ('place', 'set_pointer'), ('place', 'clear_pointer'), ('place', 'get_pointer'),
         ('operate', 'sweep_commands'), ('define', 'register_action'),
         ('define', 'create_loop'), ('define', 'alter_loop'), ('define', 'drop_loop'),
         ('define', 'watch'), ('define', 'unwatch'), ('define', 'attach_fence'), ('define', 'detach_fence')
@@ -77,6 +83,11 @@ GRANT EXECUTE ON FUNCTION
     reconcile.next_desired_state(text, bigint, text, text),
     reconcile.may_read_command(text, text, text, text),
     reconcile.may_observe(text),
+    reconcile.may_see_session(text),
+    reconcile.workload_identity(text, text, text, text, bigint),
+    reconcile.placement_key(text, text, text, text, text, bytea),
+    reconcile.revive_key(text, text, text, text, text, bytea, bigint),
+    reconcile.control_shard_of(text, text, int),
     reconcile.may_see_errors(text),
     reconcile.here(),
     reconcile.running(),
@@ -88,5 +99,5 @@ GRANT EXECUTE ON FUNCTION
 -- These show a caller only what he may observe.
 GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources, reconcile.fence_overrides,
     reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers,
-    reconcile.runs, reconcile.health TO PUBLIC;
+    reconcile.runs, reconcile.health, reconcile.sessions TO PUBLIC;
 GRANT SELECT ON reconcile.command_action TO PUBLIC;
