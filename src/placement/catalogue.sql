@@ -23,8 +23,8 @@ CREATE TRIGGER pointer_truncated BEFORE TRUNCATE ON reconcile.session_pointer
     FOR EACH STATEMENT EXECUTE FUNCTION reconcile.keep_marks();
 CREATE TRIGGER session_command_kept BEFORE UPDATE OR DELETE ON reconcile.session_command
     FOR EACH ROW EXECUTE FUNCTION reconcile.keep_marks('revision', 'claim_epoch', '=tenant_id', '=session_id', '=command_id', '=shard', '=accepted_order', '=kind',
-        '=payload_digest', '=payload_size', '=requires', '=runtime_command_id', '=accepted_at', '=apply_deadline',
-        '!attempt_id', '!attempt_epoch', '!attempt_started_at');
+        '=payload', '=payload_reference', '=payload_digest', '=payload_size', '=requires', '=runtime_command_id',
+        '=accepted_at', '=apply_deadline', '!attempt_id', '!attempt_epoch', '!attempt_started_at');
 CREATE TRIGGER session_command_truncated BEFORE TRUNCATE ON reconcile.session_command
     FOR EACH STATEMENT EXECUTE FUNCTION reconcile.keep_marks();
 CREATE TRIGGER session_command_settled BEFORE UPDATE ON reconcile.session_command
