@@ -108,6 +108,15 @@ OBJS = \
 	src/journal/audit_told.o \
 	src/journal/audit_verify.o \
 	src/journal/explain_command.o \
+	src/placement/members.o \
+	src/placement/host.o \
+	src/placement/target.o \
+	src/placement/registration.o \
+	src/placement/offer.o \
+	src/placement/heartbeat.o \
+	src/placement/workload_row.o \
+	src/placement/workload.o \
+	src/placement/removal.o \
 	src/engine/shmem.o \
 	src/engine/command_stats.o \
 	src/engine/stats.o \
@@ -156,6 +165,8 @@ SQL_PARTS = \
 	src/journal/desired.sql \
 	src/journal/audit.sql \
 	src/journal/journal.sql \
+	src/placement/host_functions.sql \
+	src/placement/workload_functions.sql \
 	src/engine/engine.sql \
 	src/observe/observe.sql \
 	src/engine/operate.sql \
