@@ -108,6 +108,23 @@ OBJS = \
 	src/journal/audit_told.o \
 	src/journal/audit_verify.o \
 	src/journal/explain_command.o \
+	src/placement/decide.o \
+	src/placement/decide_sql.o \
+	src/placement/marks.o \
+	src/placement/settings.o \
+	src/placement/search.o \
+	src/placement/place_judge.o \
+	src/placement/place_look.o \
+	src/placement/place.o \
+	src/placement/explain_placement.o \
+	src/sweep/sweep.o \
+	src/sweep/sweep_pending.o \
+	src/sweep/sweep_deadlines.o \
+	src/sweep/sweep_host_targets.o \
+	src/sweep/sweep_offers.o \
+	src/sweep/sweep_claims.o \
+	src/sweep/sweep_loop.o \
+	src/sweep/sweep_schedule.o \
 	src/engine/shmem.o \
 	src/engine/command_stats.o \
 	src/engine/stats.o \
@@ -156,6 +173,13 @@ SQL_PARTS = \
 	src/journal/desired.sql \
 	src/journal/audit.sql \
 	src/journal/journal.sql \
+	src/placement/placement.sql \
+	src/placement/session.sql \
+	src/placement/session_command.sql \
+	src/placement/host.sql \
+	src/placement/place.sql \
+	src/sweep/sweep.sql \
+	src/sweep/sweep_functions.sql \
 	src/engine/engine.sql \
 	src/observe/observe.sql \
 	src/engine/operate.sql \

@@ -28,6 +28,9 @@ BEGIN ATOMIC
         ('command', 'effective_state'), ('command', 'report_observed'), ('command', 'audit_access'),
         ('command', 'audit_verify'), ('command', 'set_command_retention'), ('command', 'prune_commands'),
         ('operate', 'sweep_commands'), ('define', 'register_action'),
+        ('place', 'control_shards'), ('place', 'place_session'), ('place', 'explain_placement'), ('place', 'place_entity'),
+        ('place', 'sweep_claims'), ('operate', 'set_placement'), ('operate', 'sweep_pending'), ('operate', 'sweep_deadlines'),
+        ('operate', 'sweep_host_targets'), ('operate', 'sweep_offers'), ('operate', 'sweep_entity'), ('operate', 'sweep_names'),
         ('define', 'create_loop'), ('define', 'alter_loop'), ('define', 'drop_loop'),
         ('define', 'watch'), ('define', 'unwatch'), ('define', 'attach_fence'), ('define', 'detach_fence')
       ) AS f (capability, name)
@@ -77,6 +80,7 @@ GRANT EXECUTE ON FUNCTION
     reconcile.next_desired_state(text, bigint, text, text),
     reconcile.may_read_command(text, text, text, text),
     reconcile.may_observe(text),
+    reconcile.decide(jsonb, jsonb, jsonb, timestamptz),
     reconcile.may_see_errors(text),
     reconcile.here(),
     reconcile.running(),
