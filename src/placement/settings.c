@@ -11,7 +11,6 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "port/pg_bswap.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/numeric.h"
@@ -22,7 +21,6 @@
 #include "core/errors.h"
 #include "core/jsonb_build.h"
 #include "core/plan.h"
-#include "journal/digest.h"
 #include "loop/loop.h"
 #include "placement/marks.h"
 #include "placement/settings.h"
@@ -205,20 +203,6 @@ placement_shards(void)
 
 	require_row(PLAN_READ, &settings);
 	return settings.control_shards;
-}
-
-int
-placement_shard_of(const char *tenant_id, const char *session_id, int shards)
-{
-	Digest	   *digest = digest_begin("reconcile/session-shard", 1);
-	uint8		hash[DIGEST_BYTES];
-	uint64		number;
-
-	digest_text(digest, tenant_id);
-	digest_text(digest, session_id);
-	digest_end(digest, hash);
-	memcpy(&number, hash, sizeof(number));
-	return (int) (pg_ntoh64(number) % (uint64) shards);
 }
 
 PG_FUNCTION_INFO_V1(reconcile_control_shards);
