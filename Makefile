@@ -112,6 +112,15 @@ OBJS = \
 	src/placement/decide_sql.o \
 	src/placement/marks.o \
 	src/placement/settings.o \
+	src/placement/members.o \
+	src/placement/host.o \
+	src/placement/target.o \
+	src/placement/registration.o \
+	src/placement/offer.o \
+	src/placement/heartbeat.o \
+	src/placement/workload_row.o \
+	src/placement/workload.o \
+	src/placement/removal.o \
 	src/placement/search.o \
 	src/placement/place_judge.o \
 	src/placement/place_look.o \
@@ -177,6 +186,8 @@ SQL_PARTS = \
 	src/placement/session.sql \
 	src/placement/session_command.sql \
 	src/placement/host.sql \
+	src/placement/host_functions.sql \
+	src/placement/workload_functions.sql \
 	src/placement/place.sql \
 	src/sweep/sweep.sql \
 	src/sweep/sweep_functions.sql \

@@ -27,6 +27,12 @@ BEGIN ATOMIC
         ('command', 'explain_command'), ('command', 'desired_state_of'), ('command', 'desired_states_since'),
         ('command', 'effective_state'), ('command', 'report_observed'), ('command', 'audit_access'),
         ('command', 'audit_verify'), ('command', 'set_command_retention'), ('command', 'prune_commands'),
+        ('place', 'publish_host_target'), ('place', 'drain_host_target'), ('place', 'compatible_hosts'),
+        ('place', 'fetch_offers'), ('place', 'accept_offer'), ('place', 'refuse_offer'), ('place', 'heartbeat_host'),
+        ('place', 'release_session'), ('place', 'owner_of'),
+        ('place', 'fetch_intents'), ('place', 'report_workload'), ('place', 'request_drain'), ('place', 'report_drained'),
+        ('place', 'may_delete_workload'), ('place', 'record_termination'), ('place', 'get_termination'),
+        ('operate', 'register_host'), ('operate', 'unregister_host'),
         ('operate', 'sweep_commands'), ('define', 'register_action'),
         ('place', 'control_shards'), ('place', 'place_session'), ('place', 'explain_placement'), ('place', 'place_entity'),
         ('place', 'sweep_claims'), ('operate', 'set_placement'), ('operate', 'sweep_pending'), ('operate', 'sweep_deadlines'),
@@ -81,6 +87,7 @@ GRANT EXECUTE ON FUNCTION
     reconcile.may_read_command(text, text, text, text),
     reconcile.may_observe(text),
     reconcile.decide(jsonb, jsonb, jsonb, timestamptz),
+    reconcile.may_see_host(text),
     reconcile.may_see_errors(text),
     reconcile.here(),
     reconcile.running(),
@@ -93,4 +100,5 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources, reconcile.fence_overrides,
     reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers,
     reconcile.runs, reconcile.health TO PUBLIC;
+GRANT SELECT ON reconcile.hosts, reconcile.host_targets, reconcile.session_offers TO PUBLIC;
 GRANT SELECT ON reconcile.command_action TO PUBLIC;

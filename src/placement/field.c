@@ -1,0 +1,77 @@
+/*
+ * field.c
+ *		Arguments of the functions on sessions, hosts and their commands, as fields.
+ */
+#include "postgres.h"
+
+#include "utils/builtins.h"
+
+#include "core/duration.h"
+#include "journal/envelope.h"
+#include "placement/field.h"
+
+char *
+optional_field(FunctionCallInfo fcinfo, int n, const char *field)
+{
+	return PG_ARGISNULL(n) ? NULL : identity_field(fcinfo, n, field);
+}
+
+int64
+number_field(FunctionCallInfo fcinfo, int n, const char *field, int64 min, int64 max, const char *hint)
+{
+	int64		value;
+
+	if (PG_ARGISNULL(n))
+		field_null(field);
+	value = PG_GETARG_INT64(n);
+	if (value < min || value > max)
+		field_invalid(field, "is out of range", hint);
+	return value;
+}
+
+int64
+interval_field(FunctionCallInfo fcinfo, int n, const char *field, bool zero, int64 max_ms, const char *hint)
+{
+	int64		ms;
+
+	if (PG_ARGISNULL(n))
+		field_null(field);
+	switch (duration_check(PG_GETARG_INTERVAL_P(n), &ms))
+	{
+		case DURATION_OK:
+			break;
+		case DURATION_ZERO:
+			if (zero)
+				return 0;
+			field_invalid(field, "must be more than 0", hint);
+			break;
+		case DURATION_NEGATIVE:
+		case DURATION_TOO_SHORT:
+			field_invalid(field, zero ? "must not be negative" : "must be more than 0", hint);
+			break;
+		case DURATION_INFINITE:
+		case DURATION_MONTHS:
+		case DURATION_TOO_LONG:
+			field_invalid(field, "is too long", hint);
+			break;
+	}
+	if (ms > max_ms)
+		field_invalid(field, "is too long", hint);
+	return ms;
+}
+
+int
+word_field(FunctionCallInfo fcinfo, int n, const char *field, const char *const *words, int nwords, const char *hint)
+{
+	char	   *value;
+
+	if (PG_ARGISNULL(n))
+		field_null(field);
+	value = text_to_cstring(PG_GETARG_TEXT_PP(n));
+	for (int i = 0; i < nwords; i++)
+	{
+		if (strcmp(value, words[i]) == 0)
+			return i;
+	}
+	field_invalid(field, "is not one of its values", hint);
+}

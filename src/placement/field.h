@@ -1,0 +1,24 @@
+/*
+ * field.h
+ *		Arguments of the functions on sessions, hosts and their commands, as fields.
+ *
+ * Each raises 22004 for NULL and 22023 for what is refused, with the field as COLUMN.
+ */
+#ifndef RECONCILE_PLACEMENT_FIELD_H
+#define RECONCILE_PLACEMENT_FIELD_H
+
+#include "fmgr.h"
+
+/* A text that names somebody or something (identity_field()); NULL where it is not said. */
+extern char *optional_field(FunctionCallInfo fcinfo, int n, const char *field);
+
+/* A whole number; the hint tells the limits. */
+extern int64 number_field(FunctionCallInfo fcinfo, int n, const char *field, int64 min, int64 max, const char *hint);
+
+/* Milliseconds of an interval of at most max_ms; "zero": it may be 0. */
+extern int64 interval_field(FunctionCallInfo fcinfo, int n, const char *field, bool zero, int64 max_ms, const char *hint);
+
+/* One of the words, by its place in them; the hint tells them. */
+extern int	word_field(FunctionCallInfo fcinfo, int n, const char *field, const char *const *words, int nwords, const char *hint);
+
+#endif							/* RECONCILE_PLACEMENT_FIELD_H */
