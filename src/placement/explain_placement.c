@@ -19,6 +19,7 @@
 #include "core/plan.h"
 #include "core/rows.h"
 #include "placement/place.h"
+#include "placement/workload_row.h"
 
 #define HOSTS_TOLD	1000
 
@@ -157,6 +158,18 @@ tell_search(const Telling *telling)
 		tell(telling, "asked", look->asked[i].host_id, look->asked[i].state, look->asked[i].code);
 }
 
+static void
+tell_workload(const Telling *telling)
+{
+	const Session *session = &telling->look->session;
+	Workload	workload;
+
+	if (workload_read(&session->key, session->generation, &workload))
+		tell(telling, "workload", workload.host_id, workload.state, session_workload_name(session, session->generation));
+	else
+		tell(telling, "workload", NULL, "none", "it was not asked for yet");
+}
+
 /* A row of plan_hosts; in the current memory context. */
 static void
 target_from_row(const PlaceLook *look, int row, HostTarget *target)
@@ -263,6 +276,8 @@ reconcile_explain_placement(PG_FUNCTION_ARGS)
 	tell_search(&telling);
 	if (strcmp(look.session.desired.placement, "pooled") == 0)
 		tell_hosts(&telling, chosen);
+	else
+		tell_workload(&telling);
 	if (step == PLACE_STEP_SEARCH && chosen == NULL)
 		tell(&telling, "outcome", NULL, place_outcome_name(PLACE_NO_CAPACITY), "no host of the ranking may have it, or has room");
 	else

@@ -112,6 +112,17 @@ end_search(PlaceLook *look)
 		search_next_round(&look->session.key, search, 0, DT_NOBEGIN, NULL);
 }
 
+/* A host has an offer: it is told, and looked at when it has not answered. */
+static void
+answer_asked(Placing *placing, const char *host_id, int64 host_generation)
+{
+	placing->host_id = host_id;
+	placing->host_generation = host_generation;
+	placing->until = clock_add_ms(placing->look.now, placing->look.settings.offer_ttl_ms);
+	place_notify_host(host_id);
+	sweep_mark(SWEEP_OFFERS);
+}
+
 /* Reserved and offered; false: it has no room any more. */
 static bool
 ask(Placing *placing, const HostTarget *target)
@@ -122,11 +133,7 @@ ask(Placing *placing, const HostTarget *target)
 		return false;
 	TEST_POINT("place-reserved");
 	placing->offer_id = offer_make(&look->session, target, look->search.round, look->settings.offer_ttl_ms, look->now);
-	placing->host_id = target->host_id;
-	placing->host_generation = target->host_generation;
-	placing->until = clock_add_ms(look->now, look->settings.offer_ttl_ms);
-	place_notify_host(target->host_id);
-	sweep_mark(SWEEP_OFFERS);
+	answer_asked(placing, target->host_id, target->host_generation);
 	return true;
 }
 
@@ -203,6 +210,43 @@ begin_backoff(PlaceLook *look)
 }
 
 /* ----------------------------------------------------------------
+ * Dedicated sessions
+ * ----------------------------------------------------------------
+ */
+
+/* Its workload is ready: the host in it is asked, once in a round. */
+static void
+ask_workload(Placing *placing, const Workload *workload)
+{
+	PlaceLook  *look = &placing->look;
+
+	if (place_is_elsewhere(look))
+		placing->outcome = place_step_outcome(PLACE_STEP_GIVE_UP);
+	if (look->nasked > 0 || look->round_over)
+		search_next_round(&look->session.key, &look->search, 0, DT_NOBEGIN, NULL);
+	/* who has refused is asked again at a sweep, or when the workload says something new */
+	if (look->nasked > 0)
+		return;
+	placing->offer_id = workload_offer(&look->session, workload, look->search.round, look->settings.offer_ttl_ms, look->now);
+	if (placing->offer_id > 0)
+		answer_asked(placing, workload->host_id, workload->host_generation);
+}
+
+/* Its controller makes the workload first, and the workload brings its host. */
+static void
+reconcile_dedicated(Placing *placing)
+{
+	PlaceLook  *look = &placing->look;
+	Workload	workload;
+
+	workload_ensure(&look->session, &workload);
+	if (look->leased)
+		placing->until = look->leased_until;
+	else if (!place_has_no_work(look))
+		ask_workload(placing, &workload);
+}
+
+/* ----------------------------------------------------------------
  * Placing
  * ----------------------------------------------------------------
  */
@@ -247,12 +291,14 @@ act(Placing *placing, PlaceStep step)
 		case PLACE_STEP_NO_TEMPLATE:
 		case PLACE_STEP_RELEASED:
 		case PLACE_STEP_NO_CONTROLLER:
-		case PLACE_STEP_DEDICATED:
 		case PLACE_STEP_UNDECIDED:
 		case PLACE_STEP_IDLE:
 		case PLACE_STEP_GIVE_UP:
 			end_search(look);
 			break;
+		case PLACE_STEP_DEDICATED:
+			reconcile_dedicated(placing);
+			return;
 		case PLACE_STEP_NEXT_ROUND:
 			begin_backoff(look);
 			placing->replacements = look->search.mismatches;

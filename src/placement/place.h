@@ -15,6 +15,7 @@
 #include "placement/offer.h"
 #include "placement/search.h"
 #include "placement/settings.h"
+#include "placement/workload.h"
 
 /* Commands of a session that are not at their end. */
 typedef struct PlaceWork
@@ -95,6 +96,12 @@ extern const char *place_step_outcome(PlaceStep step);
 
 /* Is the open offer still one that its host may accept? */
 extern bool place_offer_stands(const PlaceLook *look);
+
+/* Does nobody ask for a host of it? */
+extern bool place_has_no_work(const PlaceLook *look);
+
+/* Did a host of this round say that another one has it? */
+extern bool place_is_elsewhere(const PlaceLook *look);
 
 /* When the step is worth another look by itself; DT_NOEND: never. */
 extern TimestampTz place_step_until(const PlaceLook *look, PlaceStep step);

@@ -117,12 +117,13 @@ is_unknown(const PlaceLook *look)
 bool
 place_offer_stands(const PlaceLook *look)
 {
-	return look->offered && look->now < look->offer.expires_at && is_pooled(look) &&
+	/* a runtime or a placement changes with the generation alone */
+	return look->offered && look->now < look->offer.expires_at &&
 		look->offer.desired_generation == look->session.generation;
 }
 
-static bool
-has_no_work(const PlaceLook *look)
+bool
+place_has_no_work(const PlaceLook *look)
 {
 	return !look->wanted && !look->work.needs_host;
 }
@@ -133,9 +134,8 @@ is_leased(const PlaceLook *look)
 	return look->leased;
 }
 
-/* Did a host of this round say that another one has it? */
-static bool
-is_elsewhere(const PlaceLook *look)
+bool
+place_is_elsewhere(const PlaceLook *look)
 {
 	for (int i = 0; i < look->nasked; i++)
 	{
@@ -148,7 +148,7 @@ is_elsewhere(const PlaceLook *look)
 static bool
 is_last_round(const PlaceLook *look)
 {
-	return is_elsewhere(look) && look->search.mismatches + 1 >= look->settings.replace_attempts;
+	return place_is_elsewhere(look) && look->search.mismatches + 1 >= look->settings.replace_attempts;
 }
 
 static bool
@@ -179,14 +179,14 @@ static const struct
 	{cannot_come_back, PLACE_STEP_NO_TEMPLATE, "it is wanted back, and nobody said how it was launched"},
 	{is_wanted_back, PLACE_STEP_REVIVE, "it is wanted back"},
 	{is_released, PLACE_STEP_RELEASED, "its workload was taken away on purpose"},
+	{place_offer_stands, PLACE_STEP_WAIT_FOR_ANSWER, "a host was asked, and may still answer"},
 	{lacks_controller, PLACE_STEP_NO_CONTROLLER, "nobody makes workloads"},
 	{is_dedicated, PLACE_STEP_DEDICATED, "its controller sees to it"},
 	{is_unknown, PLACE_STEP_UNDECIDED, "nobody here knows of such a placement"},
-	{place_offer_stands, PLACE_STEP_WAIT_FOR_ANSWER, "a host was asked, and may still answer"},
-	{has_no_work, PLACE_STEP_IDLE, "nobody asks for it"},
+	{place_has_no_work, PLACE_STEP_IDLE, "nobody asks for it"},
 	{is_leased, PLACE_STEP_LEASE_BUSY, "a host has it that it may not stay with, and would refuse another"},
 	{is_last_round, PLACE_STEP_GIVE_UP, "it was elsewhere each time, and nobody says where"},
-	{is_elsewhere, PLACE_STEP_NEXT_ROUND, "it was elsewhere: once more, after a while"},
+	{place_is_elsewhere, PLACE_STEP_NEXT_ROUND, "it was elsewhere: once more, after a while"},
 	{is_too_early, PLACE_STEP_BACKOFF, "that while is not over"},
 	{always, PLACE_STEP_SEARCH, "the next host of the ranking"}
 };

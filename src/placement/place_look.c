@@ -26,8 +26,7 @@
 enum
 {
 	PLAN_WORK,
-	PLAN_REQUIRES,
-	PLAN_CONTROLLER
+	PLAN_REQUIRES
 };
 
 #define OPEN_COMMANDS \
@@ -49,10 +48,6 @@ static SqlPlan plans[] = {
 		"SELECT DISTINCT r.capability FROM (SELECT pg_catalog.unnest(c.requires) AS capability"
 		OPEN_COMMANDS " AND c.state OPERATOR(pg_catalog.=) ANY ('{pending,claimed}') AND " LIVE ") r",
 		3, {TEXTOID, TEXTOID, TIMESTAMPTZOID}
-	},
-	[PLAN_CONTROLLER] = {
-		"SELECT 1 FROM reconcile.workload_controller c WHERE c.expires_at OPERATOR(pg_catalog.>) $1 LIMIT 1",
-		1, {TIMESTAMPTZOID}
 	}
 };
 
@@ -81,19 +76,6 @@ read_work(const SessionKey *key, TimestampTz now, PlaceWork *work)
 			work->requires[i] = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(i, 1, NULL)));
 	}
 	sql_end(&scope);
-}
-
-static bool
-read_controlled(TimestampTz now)
-{
-	SqlScope	scope;
-	Datum		value = TimestampTzGetDatum(now);
-	bool		controlled;
-
-	sql_begin(&scope);
-	controlled = sql_run_latest(&plans[PLAN_CONTROLLER], &value, NULL) > 0;
-	sql_end(&scope);
-	return controlled;
 }
 
 /* A term is over when others may take it, which is later than its holder may act. */
@@ -150,7 +132,7 @@ place_look(PlaceLook *look, const char *claim_token)
 		(claim_token == NULL || strcmp(look->claim.claim_token, claim_token) != 0);
 	look->offered = offer_read_open(key, &look->offer);
 	read_lease(look);
-	look->controlled = read_controlled(look->now);
+	look->controlled = workload_is_controlled(look->now);
 	read_search(look);
 }
 
