@@ -108,10 +108,22 @@ OBJS = \
 	src/journal/audit_told.o \
 	src/journal/audit_verify.o \
 	src/journal/explain_command.o \
+	src/placement/field.o \
+	src/placement/identity.o \
 	src/placement/decide.o \
 	src/placement/decide_sql.o \
 	src/placement/marks.o \
 	src/placement/settings.o \
+	src/placement/session.o \
+	src/placement/holder.o \
+	src/placement/session_sql.o \
+	src/placement/host_state.o \
+	src/placement/claim.o \
+	src/placement/session_command_rules.o \
+	src/placement/session_command.o \
+	src/placement/session_inbox.o \
+	src/placement/pointer.o \
+	src/placement/keep_marks.o \
 	src/placement/members.o \
 	src/placement/host.o \
 	src/placement/target.o \
@@ -186,6 +198,7 @@ SQL_PARTS = \
 	src/placement/session.sql \
 	src/placement/session_command.sql \
 	src/placement/host.sql \
+	src/placement/catalogue.sql \
 	src/placement/host_functions.sql \
 	src/placement/workload_functions.sql \
 	src/placement/place.sql \
