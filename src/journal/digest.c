@@ -29,8 +29,8 @@ digest_failed(Digest *digest)
 			 errmsg("could not compute a digest: %s", pg_cryptohash_error(digest->hash))));
 }
 
-static void
-add(Digest *digest, const void *bytes, size_t length)
+void
+digest_raw(Digest *digest, const void *bytes, size_t length)
 {
 	if (pg_cryptohash_update(digest->hash, bytes, length) < 0)
 		digest_failed(digest);
@@ -41,17 +41,25 @@ add_number(Digest *digest, uint64 number)
 {
 	uint64		bytes = pg_hton64(number);
 
-	add(digest, &bytes, sizeof(bytes));
+	digest_raw(digest, &bytes, sizeof(bytes));
 }
 
 Digest *
-digest_begin(const char *what, int version)
+digest_open(void)
 {
 	Digest	   *digest = palloc(sizeof(Digest));
 
 	digest->hash = pg_cryptohash_create(PG_SHA256);
 	if (digest->hash == NULL || pg_cryptohash_init(digest->hash) < 0)
 		digest_failed(digest);
+	return digest;
+}
+
+Digest *
+digest_begin(const char *what, int version)
+{
+	Digest	   *digest = digest_open();
+
 	digest_text(digest, what);
 	digest_int(digest, version);
 	return digest;
@@ -61,7 +69,7 @@ void
 digest_bytes(Digest *digest, const void *bytes, size_t length)
 {
 	add_number(digest, length);
-	add(digest, bytes, length);
+	digest_raw(digest, bytes, length);
 }
 
 void

@@ -17,6 +17,10 @@ extern void digest_text(Digest *digest, const char *text);
 extern void digest_bytes(Digest *digest, const void *bytes, size_t length);
 extern void digest_int(Digest *digest, int64 number);
 
+/* The same without a heading, for digests that others have laid down; raw bytes have no length. */
+extern Digest *digest_open(void);
+extern void digest_raw(Digest *digest, const void *bytes, size_t length);
+
 /* Frees it. */
 extern void digest_end(Digest *digest, uint8 result[DIGEST_BYTES]);
 

@@ -53,6 +53,9 @@ typedef struct Session
 /* The arguments tenant_id and session_id, the first two of most functions. */
 extern void session_key_args(FunctionCallInfo fcinfo, SessionKey *key);
 
+/* The argument placement, and runtime_compatibility_id with workload_version and workload behind it. */
+extern void session_desired_args(FunctionCallInfo fcinfo, int placement, int runtime, SessionDesired *desired);
+
 /* With the newest snapshot; false: there is none.  Everything in the current memory context. */
 extern bool session_read(const SessionKey *key, Session *session);
 extern bool session_read_number(int64 number, Session *session);
@@ -62,6 +65,9 @@ extern bool session_lock(const SessionKey *key, Session *session);
 
 /* The same; false also where somebody else has it. */
 extern bool session_try_lock(const SessionKey *key, Session *session, bool *busy);
+
+/* May the current role see it?  A factory sees all, a host those that it has. */
+extern bool session_may_see(const SessionKey *key);
 
 /* The reconciler id of its lease: "session:<number>". */
 extern void session_lease_id(int64 number, char id[SESSION_LEASE_MAX]);
@@ -92,6 +98,9 @@ typedef enum DesiredWrite
  * unless it is so already: the key says whose wish it was.
  */
 extern DesiredWrite session_desire(Session *session, const SessionDesired *desired, const char *key);
+
+/* The same, also where it is so already. */
+extern DesiredWrite session_replace_desired(Session *session, const SessionDesired *desired, const char *key);
 
 /* Are the two the same wish? */
 extern bool session_desired_equal(const SessionDesired *a, const SessionDesired *b);

@@ -7,7 +7,6 @@ CREATE TABLE reconcile.session_command (
     shard                    int NOT NULL CHECK (shard >= 0),
     accepted_order           bigint NOT NULL CHECK (accepted_order > 0),
     revision                 bigint NOT NULL CHECK (revision > 0),
-    binding                  jsonb,
     runtime_command_id       text COLLATE "C" NOT NULL,
     kind                     text COLLATE "C" NOT NULL CHECK (pg_catalog.octet_length(kind) BETWEEN 1 AND 256),
     payload_digest           bytea NOT NULL CHECK (pg_catalog.length(payload_digest) = 32),

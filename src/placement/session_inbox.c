@@ -1,0 +1,501 @@
+/*
+ * session_inbox.c
+ *		Commands for sessions as they come in, and as they are read: by the host of a
+ *		session in the order of their admission, by sweeps in that of their deadlines.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "core/access.h"
+#include "core/arrays.h"
+#include "core/duration.h"
+#include "core/errors.h"
+#include "core/plan.h"
+#include "core/rows.h"
+#include "journal/command.h"
+#include "journal/digest.h"
+#include "journal/envelope.h"
+#include "placement/field.h"
+#include "placement/session_command.h"
+#include "placement/settings.h"
+
+#define REQUIRES_MAX		64
+#define REFERENCE_MAX		1024	/* bytes */
+#define PAGE_MAX			1000
+
+enum
+{
+	PLAN_FIND,
+	PLAN_ORDER,
+	PLAN_INSERT,
+	PLAN_LIST,
+	PLAN_DUE
+};
+
+static SqlPlan plans[] = {
+	[PLAN_FIND] = {
+		"SELECT c.accepted_order, c.runtime_command_id, c.state, c.revision, c.apply_deadline,"
+		" c.kind OPERATOR(pg_catalog.=) $4, c.payload_digest OPERATOR(pg_catalog.=) $5,"
+		" c.payload_size OPERATOR(pg_catalog.=) $6, c.requires OPERATOR(pg_catalog.=) $7"
+		" FROM reconcile.session_command c"
+		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.session_id OPERATOR(pg_catalog.=) $2"
+		" AND c.command_id OPERATOR(pg_catalog.=) $3",
+		7, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID, INT8OID, TEXTARRAYOID}
+	},
+	[PLAN_ORDER] = {
+		"UPDATE reconcile.session s SET last_order = s.last_order OPERATOR(pg_catalog.+) 1"
+		" WHERE s.tenant_id OPERATOR(pg_catalog.=) $1 AND s.session_id OPERATOR(pg_catalog.=) $2"
+		" RETURNING s.last_order",
+		2, {TEXTOID, TEXTOID}
+	},
+	[PLAN_INSERT] = {
+		"INSERT INTO reconcile.session_command (tenant_id, session_id, command_id, kind, payload_digest, payload_size,"
+		" requires, payload, payload_reference, runtime_command_id, shard, accepted_order, revision, accepted_at,"
+		" apply_deadline, state) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 1, $13, $14, 'pending')",
+		14, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID, INT8OID, TEXTARRAYOID, BYTEAOID, TEXTOID, TEXTOID, INT4OID,
+			 INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+	},
+	[PLAN_LIST] = {
+		"SELECT c.accepted_order, c.command_id, c.runtime_command_id, c.kind, c.payload, c.payload_reference,"
+		" c.payload_digest, c.payload_size, c.requires, c.accepted_at, c.apply_deadline, c.state, c.revision,"
+		" c.claim_epoch, c.claim_expires_at, c.attempt_id, c.attempt_epoch, c.outcome, c.outcome_epoch, c.event_id,"
+		" c.event_seq, c.settled_at FROM reconcile.session_command c"
+		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.session_id OPERATOR(pg_catalog.=) $2"
+		" AND c.accepted_order OPERATOR(pg_catalog.>) $3 ORDER BY c.accepted_order LIMIT $4",
+		4, {TEXTOID, TEXTOID, INT8OID, INT4OID}
+	},
+	[PLAN_DUE] = {
+		"SELECT c.tenant_id, c.session_id, c.command_id, c.state, c.apply_deadline, c.revision, c.claim_epoch,"
+		" c.claim_expires_at, c.attempt_id FROM reconcile.session_command c"
+		" WHERE c.shard OPERATOR(pg_catalog.=) $1 AND c.state OPERATOR(pg_catalog.=) ANY ('{pending,claimed,applying}')"
+		" AND c.apply_deadline OPERATOR(pg_catalog.<=) $2"
+		" AND ROW(c.apply_deadline, c.tenant_id, c.session_id, c.command_id) OPERATOR(pg_catalog.>) ROW($3, $4, $5, $6)"
+		" ORDER BY c.apply_deadline, c.tenant_id, c.session_id, c.command_id LIMIT $7",
+		7, {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, INT4OID}
+	}
+};
+
+/* ----------------------------------------------------------------
+ * admit_session_command()
+ * ----------------------------------------------------------------
+ */
+
+typedef struct Admission
+{
+	SessionKey	key;
+	char	   *command_id;
+	char	   *kind;
+	bytea	   *payload;		/* NULL: it is elsewhere */
+	char	   *payload_reference;
+	bytea	   *payload_digest;
+	int64		payload_size;
+	Datum		requires;		/* text[], sorted, none twice */
+	int64		apply_in_ms;
+	char	   *runtime_command_id;
+	/* what is stored in the end */
+	int64		accepted_order;
+	int64		revision;
+	char	   *state;
+	TimestampTz apply_deadline;
+} Admission;
+
+/* What is there already has the first of these that differs; NULL: it is the same command. */
+static const char *const identity_members[] = {"kind", "payload_digest", "payload_size", "requires"};
+
+static int
+compare_texts(const void *a, const void *b)
+{
+	return strcmp(*(char *const *) a, *(char *const *) b);
+}
+
+static Datum
+requires_field(FunctionCallInfo fcinfo, int n)
+{
+	Datum	   *elements;
+	char	  **names;
+	int			count = array_arg(fcinfo, n, "requires", TEXTOID, REQUIRES_MAX, &elements);
+	int			kept = 0;
+
+	names = palloc(sizeof(char *) * Max(count, 1));
+	for (int i = 0; i < count; i++)
+	{
+		names[i] = TextDatumGetCString(elements[i]);
+		identity_check(names[i], "requires");
+	}
+	qsort(names, count, sizeof(char *), compare_texts);
+	for (int i = 0; i < count; i++)
+	{
+		if (i == 0 || strcmp(names[i], names[i - 1]) != 0)
+			elements[kept++] = CStringGetTextDatum(names[i]);
+	}
+	return PointerGetDatum(construct_array(elements, kept, TEXTOID, -1, false, TYPALIGN_INT));
+}
+
+static bytea *
+digest_of(const bytea *payload)
+{
+	Digest	   *digest = digest_open();
+	bytea	   *result = palloc(VARHDRSZ + DIGEST_BYTES);
+
+	digest_raw(digest, VARDATA_ANY(payload), VARSIZE_ANY_EXHDR(payload));
+	digest_end(digest, (uint8 *) VARDATA(result));
+	SET_VARSIZE(result, VARHDRSZ + DIGEST_BYTES);
+	return result;
+}
+
+/* Within the row, or a reference to where it is, with what it must turn out to be. */
+static void
+payload_args(FunctionCallInfo fcinfo, Admission *admission)
+{
+	static const char *const hint = "A payload is given itself, or as a reference with its digest and size.";
+	bool		inlined = !PG_ARGISNULL(4);
+
+	if (inlined != PG_ARGISNULL(5))
+		field_invalid(inlined ? "payload_reference" : "payload", inlined ? "must not be given" : "must be given", hint);
+	for (int n = 8; n < 10; n++)
+	{
+		if (inlined != PG_ARGISNULL(n))
+			field_invalid(n == 8 ? "payload_digest" : "payload_size",
+						  inlined ? "must not be given" : "must be given", hint);
+	}
+	if (inlined)
+	{
+		admission->payload = PG_GETARG_BYTEA_PP(4);
+		admission->payload_size = VARSIZE_ANY_EXHDR(admission->payload);
+		if (admission->payload_size > COMMAND_PAYLOAD_MAX)
+			field_invalid("payload", "is too long", "It is at most 64 kB; what is longer is kept elsewhere, and referred to.");
+		admission->payload_digest = digest_of(admission->payload);
+		return;
+	}
+	admission->payload_reference = text_to_cstring(PG_GETARG_TEXT_PP(5));
+	if (admission->payload_reference[0] == '\0' || strlen(admission->payload_reference) > REFERENCE_MAX)
+		field_invalid("payload_reference", "is not a reference", "It is 1 to 1,024 bytes.");
+	admission->payload_digest = PG_GETARG_BYTEA_PP(8);
+	if (VARSIZE_ANY_EXHDR(admission->payload_digest) != DIGEST_BYTES)
+		field_invalid("payload_digest", "is not a digest", "It is the SHA-256 of the payload, 32 bytes.");
+	admission->payload_size = number_field(fcinfo, 9, "payload_size", 0, PG_INT64_MAX, "It is the bytes of the payload.");
+}
+
+static void
+admission_args(FunctionCallInfo fcinfo, Admission *admission)
+{
+	session_key_args(fcinfo, &admission->key);
+	admission->command_id = identity_field(fcinfo, 2, "command_id");
+	admission->kind = identity_field(fcinfo, 3, "kind");
+	payload_args(fcinfo, admission);
+	admission->apply_in_ms = interval_field(fcinfo, 6, "apply_deadline_in", false, DURATION_MAX_MS,
+											"It is more than 0 and at most 366 days.");
+	admission->requires = requires_field(fcinfo, 7);
+	admission->runtime_command_id = optional_field(fcinfo, 10, "runtime_command_id");
+}
+
+static void
+identity_values(const Admission *admission, Datum *values)
+{
+	values[0] = CStringGetTextDatum(admission->key.tenant_id);
+	values[1] = CStringGetTextDatum(admission->key.session_id);
+	values[2] = CStringGetTextDatum(admission->command_id);
+	values[3] = CStringGetTextDatum(admission->kind);
+	values[4] = PointerGetDatum(admission->payload_digest);
+	values[5] = Int64GetDatum(admission->payload_size);
+	values[6] = admission->requires;
+}
+
+/* False: there is none of this id.  Else *differs is the member by which it is another command, or NULL. */
+static bool
+find_stored(Admission *admission, const char **differs)
+{
+	SqlScope	scope;
+	Datum		values[7];
+	bool		found;
+
+	*differs = NULL;
+	identity_values(admission, values);
+	sql_begin(&scope);
+	found = sql_run_latest(&plans[PLAN_FIND], values, NULL) > 0;
+	if (found)
+	{
+		for (int i = lengthof(identity_members) - 1; i >= 0; i--)
+		{
+			if (!DatumGetBool(sql_value(0, 6 + i, NULL)))
+				*differs = identity_members[i];
+		}
+		admission->accepted_order = DatumGetInt64(sql_value(0, 1, NULL));
+		admission->runtime_command_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 2, NULL)));
+		admission->state = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 3, NULL)));
+		admission->revision = DatumGetInt64(sql_value(0, 4, NULL));
+		admission->apply_deadline = DatumGetTimestampTz(sql_value(0, 5, NULL));
+	}
+	sql_end(&scope);
+	return found;
+}
+
+static void
+insert_command(Admission *admission, TimestampTz now)
+{
+	SqlScope	scope;
+	Datum		values[14];
+	char		nulls[14];
+	int			shard = placement_shard_of(admission->key.tenant_id, admission->key.session_id, placement_shards());
+
+	memset(nulls, ' ', sizeof(nulls));
+	identity_values(admission, values);
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_ORDER], values, NULL);
+	admission->accepted_order = DatumGetInt64(sql_value(0, 1, NULL));
+	nulls[7] = admission->payload == NULL ? 'n' : ' ';
+	values[7] = PointerGetDatum(admission->payload);
+	nulls[8] = admission->payload_reference == NULL ? 'n' : ' ';
+	values[8] = admission->payload_reference == NULL ? (Datum) 0 : CStringGetTextDatum(admission->payload_reference);
+	values[9] = CStringGetTextDatum(admission->runtime_command_id);
+	values[10] = Int32GetDatum(shard);
+	values[11] = Int64GetDatum(admission->accepted_order);
+	values[12] = TimestampTzGetDatum(now);
+	values[13] = TimestampTzGetDatum(admission->apply_deadline);
+	sql_run_latest(&plans[PLAN_INSERT], values, nulls);
+	sql_end(&scope);
+}
+
+/* What is stored in the end is in *admission, unless it is another command. */
+static const char *
+admit(Admission *admission, const char **differs)
+{
+	Session		session;
+	TimestampTz now;
+
+	if (!session_lock(&admission->key, &session))
+		return "not_found";
+	if (find_stored(admission, differs))
+		return *differs != NULL ? "command_mismatch" : "exists";
+	now = clock_now();
+	admission->revision = 1;
+	admission->state = pstrdup(session_command_state_name(SESSION_COMMAND_PENDING));
+	admission->apply_deadline = clock_add_ms(now, admission->apply_in_ms);
+	if (admission->runtime_command_id == NULL)
+		admission->runtime_command_id = command_mint_id(now);
+	insert_command(admission, now);
+	session_mark(session.number, now);
+	return "admitted";
+}
+
+PG_FUNCTION_INFO_V1(reconcile_admit_session_command);
+Datum
+reconcile_admit_session_command(PG_FUNCTION_ARGS)
+{
+	Admission	admission = {0};
+	const char *differs = NULL;
+	const char *outcome;
+	bool		known;
+	Datum		values[7];
+	bool		nulls[7] = {false};
+
+	require_writable("admit_session_command");
+	require_read_committed("admit_session_command");
+	admission_args(fcinfo, &admission);
+	access_require_all(CAP_PLACE);
+
+	outcome = admit(&admission, &differs);
+	known = admission.accepted_order > 0 && differs == NULL;
+	values[0] = CStringGetTextDatum(outcome);
+	nulls[1] = nulls[4] = nulls[5] = !known;
+	values[1] = Int64GetDatum(admission.accepted_order);
+	/* whoever admits it again goes on with the id that was first */
+	values[2] = text_or_null(known ? admission.runtime_command_id : NULL, &nulls[2]);
+	values[3] = text_or_null(known ? admission.state : NULL, &nulls[3]);
+	values[4] = Int64GetDatum(admission.revision);
+	values[5] = TimestampTzGetDatum(admission.apply_deadline);
+	values[6] = text_or_null(differs, &nulls[6]);
+	return return_one_row(fcinfo, values, nulls);
+}
+
+/* ----------------------------------------------------------------
+ * session_commands()
+ * ----------------------------------------------------------------
+ */
+
+static int
+page_field(FunctionCallInfo fcinfo, int n)
+{
+	if (PG_ARGISNULL(n))
+		field_null("max_items");
+	if (PG_GETARG_INT32(n) < 1 || PG_GETARG_INT32(n) > PAGE_MAX)
+		field_invalid("max_items", "is out of range", "It is 1 to 1,000.");
+	return PG_GETARG_INT32(n);
+}
+
+PG_FUNCTION_INFO_V1(reconcile_session_commands);
+Datum
+reconcile_session_commands(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	SessionKey	key;
+	int64		after;
+	int			max;
+	SqlScope	scope;
+	Datum		values[4];
+	uint64		n;
+
+	session_key_args(fcinfo, &key);
+	after = number_field(fcinfo, 2, "after_order", 0, PG_INT64_MAX,
+						 "It is the accepted_order of the last command that was read, or 0 for all.");
+	max = page_field(fcinfo, 3);
+	InitMaterializedSRF(fcinfo, 0);
+	if (!session_may_see(&key))
+		return (Datum) 0;
+	values[0] = CStringGetTextDatum(key.tenant_id);
+	values[1] = CStringGetTextDatum(key.session_id);
+	values[2] = Int64GetDatum(after);
+	values[3] = Int32GetDatum(max);
+	sql_begin(&scope);
+	n = sql_run(&plans[PLAN_LIST], values, NULL);
+	for (uint64 i = 0; i < n; i++)
+		tuplestore_puttuple(result->setResult, SPI_tuptable->vals[i]);
+	sql_end(&scope);
+	return (Datum) 0;
+}
+
+/* ----------------------------------------------------------------
+ * due_session_commands()
+ * ----------------------------------------------------------------
+ */
+
+/* Where a list of what is due in a shard has come to; the bound is that of its beginning. */
+typedef struct DuePosition
+{
+	int			shard;
+	TimestampTz bound;
+	TimestampTz deadline;
+	char	   *tenant_id;
+	char	   *session_id;
+	char	   *command_id;
+} DuePosition;
+
+static char *
+hex_text(const char *text)
+{
+	char	   *digits = palloc(2 * strlen(text) + 1);
+
+	digits[hex_encode(text, strlen(text), digits)] = '\0';
+	return digits;
+}
+
+static char *
+position_text(const DuePosition *position)
+{
+	return psprintf("%d." INT64_FORMAT "." INT64_FORMAT ".%s.%s.%s", position->shard, position->bound,
+					position->deadline, hex_text(position->tenant_id), hex_text(position->session_id),
+					hex_text(position->command_id));
+}
+
+/* NULL: those are not digits in pairs. */
+static char *
+unhex_text(const char *digits)
+{
+	size_t		length = strlen(digits);
+	char	   *text;
+
+	if (length == 0 || length % 2 != 0 || strspn(digits, "0123456789abcdef") != length)
+		return NULL;
+	text = palloc(length / 2 + 1);
+	text[hex_decode(digits, length, text)] = '\0';
+	return text;
+}
+
+static bool
+parse_position(char *value, DuePosition *position)
+{
+	char	   *parts[6];
+	char	   *rest = value;
+	char	   *part;
+	int			n = 0;
+
+	while ((part = strsep(&rest, ".")) != NULL)
+	{
+		if (n == lengthof(parts))
+			return false;
+		parts[n++] = part;
+	}
+	if (n != lengthof(parts))
+		return false;
+	position->shard = (int) strtoi64(parts[0], NULL, 10);
+	position->bound = strtoi64(parts[1], NULL, 10);
+	position->deadline = strtoi64(parts[2], NULL, 10);
+	position->tenant_id = unhex_text(parts[3]);
+	position->session_id = unhex_text(parts[4]);
+	position->command_id = unhex_text(parts[5]);
+	return position->tenant_id != NULL && position->session_id != NULL && position->command_id != NULL;
+}
+
+static void
+position_field(FunctionCallInfo fcinfo, int n, int shard, DuePosition *position)
+{
+	static const char *const hint = "It is the position of a row of the same shard that was returned before.";
+	char	   *value = text_to_cstring(PG_GETARG_TEXT_PP(n));
+
+	/* whatever is read another way than it was written was never given out */
+	if (!parse_position(pstrdup(value), position) || strcmp(value, position_text(position)) != 0)
+		field_invalid("after", "is not a position", hint);
+	if (position->shard != shard)
+		field_invalid("after", "is of another shard", hint);
+}
+
+PG_FUNCTION_INFO_V1(reconcile_due_session_commands);
+Datum
+reconcile_due_session_commands(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	DuePosition position = {0, 0, DT_NOBEGIN, "", "", ""};
+	int			max;
+	SqlScope	scope;
+	Datum		values[10];
+	bool		nulls[10];
+	uint64		n;
+
+	if (PG_ARGISNULL(0))
+		field_null("shard");
+	position.shard = PG_GETARG_INT32(0);
+	if (PG_ARGISNULL(1) == PG_ARGISNULL(2))
+		field_invalid("within", PG_ARGISNULL(1) ? "must be given" : "must not be given",
+					  "A list begins with an interval from now, and goes on after a position: one of them.");
+	max = page_field(fcinfo, 3);
+	access_require_all(CAP_PLACE);
+	if (position.shard < 0 || position.shard >= placement_shards())
+		field_invalid("shard", "is out of range", "It is from 0 on, below reconcile.control_shards().");
+	if (PG_ARGISNULL(1))
+		position_field(fcinfo, 2, position.shard, &position);
+	else
+		position.bound = clock_add_ms(clock_now(), interval_field(fcinfo, 1, "within", true, DURATION_MAX_MS,
+																  "It is 0 to 366 days."));
+
+	InitMaterializedSRF(fcinfo, 0);
+	values[0] = Int32GetDatum(position.shard);
+	values[1] = TimestampTzGetDatum(position.bound);
+	values[2] = TimestampTzGetDatum(position.deadline);
+	values[3] = CStringGetTextDatum(position.tenant_id);
+	values[4] = CStringGetTextDatum(position.session_id);
+	values[5] = CStringGetTextDatum(position.command_id);
+	values[6] = Int32GetDatum(max);
+	sql_begin(&scope);
+	n = sql_run(&plans[PLAN_DUE], values, NULL);
+	for (uint64 i = 0; i < n; i++)
+	{
+		for (int column = 1; column <= 9; column++)
+			values[column] = sql_value(i, column, &nulls[column]);
+		position.tenant_id = TextDatumGetCString(values[1]);
+		position.session_id = TextDatumGetCString(values[2]);
+		position.command_id = TextDatumGetCString(values[3]);
+		position.deadline = DatumGetTimestampTz(values[5]);
+		nulls[0] = false;
+		values[0] = CStringGetTextDatum(position_text(&position));
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	sql_end(&scope);
+	return (Datum) 0;
+}
