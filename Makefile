@@ -110,6 +110,10 @@ OBJS = \
 	src/journal/explain_command.o \
 	src/placement/field.o \
 	src/placement/identity.o \
+	src/placement/decide.o \
+	src/placement/decide_sql.o \
+	src/placement/marks.o \
+	src/placement/settings.o \
 	src/placement/session.o \
 	src/placement/holder.o \
 	src/placement/session_sql.o \
@@ -120,6 +124,28 @@ OBJS = \
 	src/placement/session_inbox.o \
 	src/placement/pointer.o \
 	src/placement/keep_marks.o \
+	src/placement/members.o \
+	src/placement/host.o \
+	src/placement/target.o \
+	src/placement/registration.o \
+	src/placement/offer.o \
+	src/placement/heartbeat.o \
+	src/placement/workload_row.o \
+	src/placement/workload.o \
+	src/placement/removal.o \
+	src/placement/search.o \
+	src/placement/place_judge.o \
+	src/placement/place_look.o \
+	src/placement/place.o \
+	src/placement/explain_placement.o \
+	src/sweep/sweep.o \
+	src/sweep/sweep_pending.o \
+	src/sweep/sweep_deadlines.o \
+	src/sweep/sweep_host_targets.o \
+	src/sweep/sweep_offers.o \
+	src/sweep/sweep_claims.o \
+	src/sweep/sweep_loop.o \
+	src/sweep/sweep_schedule.o \
 	src/engine/shmem.o \
 	src/engine/command_stats.o \
 	src/engine/stats.o \
@@ -173,6 +199,11 @@ SQL_PARTS = \
 	src/placement/session_command.sql \
 	src/placement/host.sql \
 	src/placement/catalogue.sql \
+	src/placement/host_functions.sql \
+	src/placement/workload_functions.sql \
+	src/placement/place.sql \
+	src/sweep/sweep.sql \
+	src/sweep/sweep_functions.sql \
 	src/engine/engine.sql \
 	src/observe/observe.sql \
 	src/engine/operate.sql \

@@ -27,6 +27,12 @@ BEGIN ATOMIC
         ('command', 'explain_command'), ('command', 'desired_state_of'), ('command', 'desired_states_since'),
         ('command', 'effective_state'), ('command', 'report_observed'), ('command', 'audit_access'),
         ('command', 'audit_verify'), ('command', 'set_command_retention'), ('command', 'prune_commands'),
+        ('place', 'publish_host_target'), ('place', 'drain_host_target'), ('place', 'compatible_hosts'),
+        ('place', 'fetch_offers'), ('place', 'accept_offer'), ('place', 'refuse_offer'), ('place', 'heartbeat_host'),
+        ('place', 'release_session'), ('place', 'owner_of'),
+        ('place', 'fetch_intents'), ('place', 'report_workload'), ('place', 'request_drain'), ('place', 'report_drained'),
+        ('place', 'may_delete_workload'), ('place', 'record_termination'), ('place', 'get_termination'),
+        ('operate', 'register_host'), ('operate', 'unregister_host'),
         ('place', 'create_session'), ('place', 'get_session'), ('place', 'update_desired_state'),
         ('place', 'update_host_state'), ('place', 'placement_intent'), ('place', 'acquire_claim'),
         ('place', 'release_claim'), ('place', 'get_claim'), ('place', 'admit_session_command'),
@@ -34,6 +40,9 @@ BEGIN ATOMIC
         ('place', 'reject_session_command'), ('place', 'session_commands'), ('place', 'due_session_commands'),
         ('place', 'set_pointer'), ('place', 'clear_pointer'), ('place', 'get_pointer'),
         ('operate', 'sweep_commands'), ('define', 'register_action'),
+        ('place', 'control_shards'), ('place', 'place_session'), ('place', 'explain_placement'), ('place', 'place_entity'),
+        ('place', 'sweep_claims'), ('operate', 'set_placement'), ('operate', 'sweep_pending'), ('operate', 'sweep_deadlines'),
+        ('operate', 'sweep_host_targets'), ('operate', 'sweep_offers'), ('operate', 'sweep_entity'), ('operate', 'sweep_names'),
         ('define', 'create_loop'), ('define', 'alter_loop'), ('define', 'drop_loop'),
         ('define', 'watch'), ('define', 'unwatch'), ('define', 'attach_fence'), ('define', 'detach_fence')
       ) AS f (capability, name)
@@ -83,6 +92,8 @@ GRANT EXECUTE ON FUNCTION
     reconcile.next_desired_state(text, bigint, text, text),
     reconcile.may_read_command(text, text, text, text),
     reconcile.may_observe(text),
+    reconcile.decide(jsonb, jsonb, jsonb, timestamptz),
+    reconcile.may_see_host(text),
     reconcile.may_see_session(text),
     reconcile.workload_identity(text, text, text, text, bigint),
     reconcile.placement_key(text, text, text, text, text, bytea),
@@ -100,4 +111,5 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources, reconcile.fence_overrides,
     reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers,
     reconcile.runs, reconcile.health, reconcile.sessions TO PUBLIC;
+GRANT SELECT ON reconcile.hosts, reconcile.host_targets, reconcile.session_offers TO PUBLIC;
 GRANT SELECT ON reconcile.command_action TO PUBLIC;

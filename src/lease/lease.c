@@ -60,6 +60,7 @@
 
 #define HISTORY_TERMS		1000
 #define HISTORY_DAYS		90
+#define SESSION_TERMS		10	/* of a session's lease, however old they are */
 
 TimestampTz (*lease_started_at_hook) (void) = NULL;
 void		(*lease_wait_hook) (long ms) = NULL;
@@ -409,9 +410,17 @@ end_term(const Lease *lease, TimestampTz at, const char *end_reason, const char 
 	sql_run_latest(&plans[PLAN_TERM_END], values, nulls);
 }
 
+/* Such a name is no user's: there are as many as there are sessions, and nobody waits for one. */
+static bool
+is_of_session(const char *reconciler_id)
+{
+	return strchr(reconciler_id, ':') != NULL;
+}
+
 static void
 write_grant(const Lease *lease, const Lease *before, const char *ended)
 {
+	bool		session = is_of_session(lease->reconciler_id);
 	SqlScope	scope;
 	Datum		values[9];
 
@@ -438,10 +447,10 @@ write_grant(const Lease *lease, const Lease *before, const char *ended)
 	values[8] = Int32GetDatum(home_here()->timeline);
 	sql_run_latest(&plans[PLAN_GRANT], values, NULL);
 
-	if (lease->epoch > HISTORY_TERMS)
+	if (lease->epoch > (session ? SESSION_TERMS : HISTORY_TERMS))
 	{
-		values[1] = TimestampTzGetDatum(lease->acquired_at - HISTORY_DAYS * USECS_PER_DAY);
-		values[2] = Int64GetDatum(HISTORY_TERMS - 1);
+		values[1] = TimestampTzGetDatum(session ? DT_NOEND : lease->acquired_at - HISTORY_DAYS * USECS_PER_DAY);
+		values[2] = Int64GetDatum((session ? SESSION_TERMS : HISTORY_TERMS) - 1);
 		sql_run_latest(&plans[PLAN_TERM_TRIM], values, NULL);
 	}
 	sql_end(&scope);
@@ -621,7 +630,8 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 		ForceSyncCommit();
 	}
 	fence_note_grant();
-	wake_leases();
+	if (!is_of_session(reconciler_id))
+		wake_leases();
 	return LEASE_GRANTED;
 }
 
@@ -750,7 +760,8 @@ end_live_term(const char *reconciler_id, const char *holder_id, int64 epoch,
 	end_term(&lease, now, end_reason, by, why);
 	sql_end(&scope);
 	fence_note_grant();
-	wake_leases();
+	if (!is_of_session(reconciler_id))
+		wake_leases();
 	return true;
 }
 

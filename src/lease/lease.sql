@@ -17,6 +17,9 @@ CREATE TABLE reconcile.lease (
 COMMENT ON TABLE reconcile.lease IS
 'The last term of each reconciler id; it is live until expires_at where it was granted (home, timeline), and the row outlives it. ttl_ms is in milliseconds.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.lease', '');
+-- Those of sessions, "session:<number>", are as many as there are sessions: who looks at
+-- leases that somebody named looks here.
+CREATE INDEX lease_named ON reconcile.lease (reconciler_id) WHERE pg_catalog.strpos(reconciler_id, ':') = 0;
 
 CREATE TABLE reconcile.lease_term (
     reconciler_id text COLLATE "C" NOT NULL,
@@ -37,9 +40,10 @@ SELECT pg_catalog.pg_extension_config_dump('reconcile.lease_term', '');
 -- Those of this home: the others are over, whatever their deadline says.
 CREATE VIEW reconcile.standing_lease AS
     SELECT l.* FROM reconcile.lease l JOIN reconcile.here() h
-        ON l.home OPERATOR(pg_catalog.=) h.home AND l.timeline OPERATOR(pg_catalog.=) h.timeline;
+        ON l.home OPERATOR(pg_catalog.=) h.home AND l.timeline OPERATOR(pg_catalog.=) h.timeline
+     WHERE pg_catalog.strpos(l.reconciler_id, ':') OPERATOR(pg_catalog.=) 0;
 COMMENT ON VIEW reconcile.standing_lease IS
-'The leases whose last term was granted in this database of this server, on this timeline.';
+'The leases whose last term was granted in this database of this server, on this timeline; not those of sessions.';
 
 CREATE TYPE reconcile.lease_token AS (
     reconciler_id text,
@@ -105,7 +109,8 @@ CREATE VIEW reconcile.leases WITH (security_barrier) AS
       FROM reconcile.lease l, reconcile.here() h,
            LATERAL (SELECT pg_catalog.clock_timestamp() AS now, l.home OPERATOR(pg_catalog.=) h.home
                            AND l.timeline OPERATOR(pg_catalog.=) h.timeline AS stands) c
-     WHERE reconcile.may_observe(l.reconciler_id);
+     WHERE pg_catalog.strpos(l.reconciler_id, ':') OPERATOR(pg_catalog.=) 0 
+       AND reconcile.may_observe(l.reconciler_id);
 COMMENT ON VIEW reconcile.leases IS
 'The last term of each reconciler id that the caller may observe: who has it, until when, and whether it is live now.';
 
@@ -116,6 +121,7 @@ CREATE VIEW reconcile.lease_history WITH (security_barrier) AS
            t.end_reason COLLATE "default" AS end_reason,
            t.forced_by COLLATE "default" AS forced_by, t.forced_reason
       FROM reconcile.lease_term t
-     WHERE reconcile.may_observe(t.reconciler_id);
+     WHERE pg_catalog.strpos(t.reconciler_id, ':') OPERATOR(pg_catalog.=) 0 
+       AND reconcile.may_observe(t.reconciler_id);
 COMMENT ON VIEW reconcile.lease_history IS
 'Every term of the reconciler ids that the caller may observe: the last 1,000 of an id or 90 days, whichever is more; end_reason is released, expired, forced, incarnation, or NULL while it lasts; forced_by and forced_reason are of force_release_lease.';

@@ -76,8 +76,8 @@ is_loaded(void)
 		(GetConfigOptionFlags("cron.database_name", true) & GUC_CUSTOM_PLACEHOLDER) == 0;
 }
 
-static void
-require_administrator(const char *function)
+void
+schedule_require_administrator(const char *function)
 {
 	if (!superuser() && GetUserId() != install_get()->owner)
 		ereport(ERROR,
@@ -87,9 +87,8 @@ require_administrator(const char *function)
 				 errhint("Only a superuser or the owner of the schema \"reconcile\" may.")));
 }
 
-/* Within sql_begin(). */
-static void
-require_pg_cron(void)
+void
+schedule_require_pg_cron(void)
 {
 	if (!is_loaded())
 		ereport(ERROR,
@@ -120,9 +119,9 @@ reconcile_schedule_loops(PG_FUNCTION_ARGS)
 	int			n;
 
 	require_writable("schedule_loops");
-	require_administrator("schedule_loops");
+	schedule_require_administrator("schedule_loops");
 	sql_begin(&scope);
-	require_pg_cron();
+	schedule_require_pg_cron();
 	(void) sql_run_latest(&plans[PLAN_UNSCHEDULE_STALE], NULL, NULL);
 	n = (int) sql_run_latest(&plans[PLAN_SCHEDULE], NULL, NULL);
 	sql_end(&scope);
@@ -137,9 +136,9 @@ reconcile_unschedule_loops(PG_FUNCTION_ARGS)
 	int			n;
 
 	require_writable("unschedule_loops");
-	require_administrator("unschedule_loops");
+	schedule_require_administrator("unschedule_loops");
 	sql_begin(&scope);
-	require_pg_cron();
+	schedule_require_pg_cron();
 	n = unschedule(NULL);
 	sql_end(&scope);
 	PG_RETURN_INT32(n);

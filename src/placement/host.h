@@ -8,6 +8,7 @@
 #include "placement/session.h"
 
 #define CAPACITY_MAX		(1 << 20)
+#define CAPABILITIES_MAX	64
 #define TARGET_TTL_MAX_MS	(INT64CONST(15) * 60 * 1000)
 #define SESSION_TTL_MAX_MS	(INT64CONST(3600) * 1000)
 
@@ -36,11 +37,45 @@ typedef struct HostTarget
 	int			ncapabilities;
 } HostTarget;
 
+/* What a host says of a target. */
+typedef struct Advertisement
+{
+	TargetKey	key;
+	const char *endpoint;
+	const char *isolation_class;
+	bool		accepting;
+	int			capacity;
+	Datum		capabilities;	/* text[], sorted */
+	int64		ttl_ms;
+} Advertisement;
+
+/* Which of the sessions that it accepted a host's capacity takes account of. */
+typedef struct SeenOffers
+{
+	bool		all;
+	int64		up_to;			/* those of these offers, 0: none */
+	Datum		listed;			/* and of these, a bigint[] */
+} SeenOffers;
+
 /* Does the current role act for this host?  A host that is not there is nobody's. */
 extern bool host_is_mine(const char *host_id);
 
-/* The hosts that the current role acts for; palloc'd, in the order of their ids. */
-extern int	host_mine(char ***host_ids);
+/* 22023 unless what a host says of a target may be; "prefix" stands before the fields' names. */
+extern void target_check(const Advertisement *advertisement, const char *prefix);
+
+/* The same for an endpoint, and for names of capabilities, which it returns as text[], sorted. */
+extern void endpoint_check(const char *endpoint, const char *field);
+extern Datum capabilities_datum(char **names, int n, const char *field);
+
+/*
+ * What a host says of a target is what it offers from now on.  False, without effect:
+ * a later generation of it has spoken (*generation).  Waits for who is placing on it.
+ */
+extern bool target_publish(const char *host_id, const Advertisement *advertisement, const SeenOffers *seen,
+						   int64 *generation, int64 *revision, TimestampTz *expires_at);
+
+/* The generation of a host that last spoke of a target, 0 for none; its endpoint, NULL where it is withdrawn. */
+extern int64 target_generation(const TargetKey *key, const char *host_id, char **endpoint);
 
 /* Where a session is. */
 typedef struct Registration
@@ -56,7 +91,8 @@ typedef struct Registration
 	char	   *endpoint;
 	char	   *residency;		/* attaching, resident, releasing */
 	bool		accepting;
-	int64		offer_id;		/* 0: none */
+	int64		offer_id;
+	char	   *token;			/* of who accepted; stays when it is released */
 } Registration;
 
 /* With the newest snapshot; false: it was never anywhere. */
@@ -68,7 +104,32 @@ extern bool registration_read(const SessionKey *key, Registration *registration)
  */
 extern bool registration_is_live(const Session *session, const Registration *registration, TimestampTz now);
 
-/* The candidates of a target, best first, behind "after" (NULL: from the beginning), at most "max". */
+/* What somebody who says that he has a session turns out to be. */
+typedef enum Holder
+{
+	HOLDER_LIVE,				/* he has it */
+	HOLDER_NONE,				/* nobody ever had it, or not with this token */
+	HOLDER_EPOCH,				/* his epoch is not the last one */
+	HOLDER_RELEASED,			/* it was his, and he let it go */
+	HOLDER_EXPIRED				/* it was his, and his lease is over */
+} Holder;
+
+/* Who shows an epoch and its token; in this order, so that a stale holder learns of his epoch. */
+extern Holder registration_holder(const Session *session, const Registration *registration, int64 epoch,
+								  const char *token, TimestampTz now);
+
+/* Writes that a host has a session, or, with host_id NULL, that nobody has it any more. */
+extern void registration_write(const SessionKey *key, const Registration *registration);
+
+/* "offer:<offer_id>": the holder of the lease of a session that came by it. */
+#define OFFER_HOLDER_MAX	32
+extern void offer_holder_id(int64 offer_id, char id[OFFER_HOLDER_MAX]);
+
+/*
+ * The candidates of a target, best first, behind "after" (NULL: from the beginning), at
+ * most "max".  Those that are over (expires_at) are among them, for the caller to pass
+ * over: so no page reads more rows than it has.
+ */
 typedef struct RankPlace
 {
 	int			capacity;		/* effective */
@@ -82,5 +143,14 @@ extern int	host_candidates(const TargetKey *key, const RankPlace *after, int max
  * moment; false: it has not.  Waits for who is placing on it.
  */
 extern bool host_reserve(const HostTarget *target, TimestampTz now);
+
+/*
+ * What an offer has reserved of a target, if it still does, is free again.  Without
+ * "wait" it stays where the row of the target is busy: its host's next word frees it.
+ */
+extern void host_unreserve(int64 offer_id, bool wait);
+
+/* There is room for so many more on a target: sessions that wait for it are looked at. */
+extern void host_room(const TargetKey *key, int room);
 
 #endif							/* RECONCILE_HOST_H */

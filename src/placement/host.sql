@@ -61,7 +61,8 @@ CREATE TABLE reconcile.session_registration (
     endpoint                 text COLLATE "C",
     residency                text COLLATE "C" CHECK (residency IN ('attaching', 'resident', 'releasing')),
     accepting                boolean,
-    offer_id                 bigint,                     -- by which it got it; NULL: a dedicated workload's
+    offer_id                 bigint NOT NULL,            -- by which it came, and the name of its lease's holder
+    token                    text COLLATE "C" NOT NULL,  -- of who accepted: with the epoch it is the right to act
     PRIMARY KEY (tenant_id, session_id),
     CHECK (host_id IS NOT NULL OR expires_at = observed_at),
     CHECK (pg_catalog.num_nulls(host_id, host_generation, agent_id, runtime_compatibility_id, placement, endpoint, residency, accepting) IN (0, 8))
@@ -98,8 +99,7 @@ CREATE TABLE reconcile.session_offer (
     CHECK ((state = 'offered') = (decided_at IS NULL)),
     CHECK ((state = 'accepted') = (token IS NOT NULL)),
     CHECK ((state = 'accepted') = (epoch IS NOT NULL)),
-    CHECK (code IS NULL OR state = 'refused'),
-    CHECK (state IN ('offered', 'accepted') OR NOT counted)
+    CHECK (code IS NULL OR state = 'refused')
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE reconcile.session_offer IS
 'Sessions offered to hosts: a host accepts or refuses, or the offer is withdrawn or expires; what is decided stays as it is.';
@@ -134,13 +134,19 @@ CREATE TABLE reconcile.workload_controller (
     controller_id text COLLATE "C" PRIMARY KEY CHECK (pg_catalog.octet_length(controller_id) BETWEEN 1 AND 256),
     role_name     name COLLATE "C" NOT NULL,
     polled_at     timestamptz NOT NULL,
-    expires_at    timestamptz NOT NULL
-);
+    expires_at    timestamptz NOT NULL,
+    -- where its last page ended: the next one goes on there
+    tenant_id     text COLLATE "C" NOT NULL DEFAULT '',
+    session_id    text COLLATE "C" NOT NULL DEFAULT '',
+    generation    bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
 COMMENT ON TABLE reconcile.workload_controller IS
 'Controllers that have polled for dedicated workloads; one counts until expires_at.';
+CREATE INDEX workload_controller_live ON reconcile.workload_controller (expires_at);
 SELECT pg_catalog.pg_extension_config_dump('reconcile.workload_controller', '');
 
--- What controllers say of the workload of a dedicated session.
+-- The workload of each generation of a dedicated session that was asked for, until its
+-- end is recorded.
 CREATE TABLE reconcile.session_workload (
     tenant_id          text COLLATE "C" NOT NULL,
     session_id         text COLLATE "C" NOT NULL,
@@ -148,21 +154,33 @@ CREATE TABLE reconcile.session_workload (
     name               text COLLATE "C" NOT NULL,        -- workload_identity() of that generation
     state              text COLLATE "C" NOT NULL CHECK (state IN ('absent', 'pending', 'ready', 'exited', 'terminating')),
     host_id            text COLLATE "C",
-    host_generation    bigint,
-    endpoint           text COLLATE "C",
-    reported_at        timestamptz NOT NULL,
+    host_generation    bigint CHECK (host_generation > 0),
+    endpoint           text COLLATE "C" CHECK (pg_catalog.octet_length(endpoint) BETWEEN 1 AND 256),
+    reported_at        timestamptz NOT NULL,             -- or asked for
     drain_host_id      text COLLATE "C",                 -- asked for, of exactly that host
     drain_generation   bigint,
+    drain_epoch        bigint NOT NULL DEFAULT 0,        -- at which that host had the session; 0: it had not
     drain_requested_at timestamptz,
     drain_deadline     timestamptz,
-    drained_at         timestamptz,
+    drain_answer       text COLLATE "C" CHECK (drain_answer IN ('draining', 'drained', 'refused', 'unsupported')),
     decided            text COLLATE "C" CHECK (decided IN ('graceful', 'forced')),
     decided_reason     text COLLATE "C" CHECK (decided_reason IN ('drain_timeout', 'drain_refused', 'platform_deleted', 'workload_terminated')),
-    PRIMARY KEY (tenant_id, session_id),
-    CHECK ((decided = 'forced') = (decided_reason IS NOT NULL))
-) WITH (fillfactor = 70);
+    decided_epoch      bigint,
+    PRIMARY KEY (tenant_id, session_id, generation),
+    CHECK (pg_catalog.num_nulls(host_id, host_generation, endpoint) IN (0, 3)),
+    CHECK (state <> 'ready' OR host_id IS NOT NULL),
+    CHECK (pg_catalog.num_nulls(drain_host_id, drain_generation) IN (0, 2)),
+    CHECK ((drain_requested_at IS NULL) = (drain_deadline IS NULL)),
+    CHECK (drain_requested_at IS NOT NULL OR (drain_host_id IS NULL AND drain_answer IS NULL)),
+    CHECK ((decided IS NULL) = (decided_epoch IS NULL)),
+    CHECK ((decided IS NOT NULL AND decided = 'forced') = (decided_reason IS NOT NULL)),
+    CHECK (decided <> 'graceful' OR decided_epoch > 0)
+) WITH (fillfactor = 60);
 COMMENT ON TABLE reconcile.session_workload IS
-'The workload of each dedicated session as its controller sees it, and how far its removal has come.';
+'The workloads of dedicated sessions as their controller sees them, and how far the removal of each has come.';
+-- what a host is asked to let go
+CREATE INDEX session_workload_drain ON reconcile.session_workload (drain_host_id, drain_generation)
+    WHERE drain_host_id IS NOT NULL AND decided IS NULL;
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session_workload', '');
 
 CREATE TABLE reconcile.session_termination (

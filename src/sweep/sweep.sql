@@ -5,6 +5,7 @@ CREATE UNLOGGED TABLE reconcile.placement_cursor (
     sweep      text COLLATE "C" NOT NULL,
     shard      int NOT NULL,                 -- -1: of the sweep as a whole, whose turn is the shard in "next"
     next       int NOT NULL DEFAULT 0,
+    asleep     boolean NOT NULL DEFAULT true, -- of the sweep as a whole: no look is coming
     bound      timestamptz,                  -- of the pass that is not at its end
     at         timestamptz NOT NULL DEFAULT '-infinity',
     position   text[] COLLATE "C" NOT NULL DEFAULT '{}',

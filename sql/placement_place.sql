@@ -1,0 +1,312 @@
+-- Placing sessions by hand: what place_session() does, in the order in which it asks.
+\set SHOW_CONTEXT never
+\set VERBOSITY terse
+CREATE SCHEMA placement_place;
+SET search_path = placement_place, public;
+
+-- What a placement comes to; ids and instants left out.
+CREATE FUNCTION place(s text, desired jsonb DEFAULT NULL, token text DEFAULT NULL,
+    OUT outcome text, OUT rule int, OUT host text, OUT epoch bigint, OUT generation bigint, OUT writes int, OUT again int, OUT asked boolean, OUT waits boolean)
+LANGUAGE sql AS $$
+    SELECT p.outcome, p.rule, p.host_id, p.lease_epoch, p.generation, p.desired_writes, p.replacements, p.offer_id IS NOT NULL, p.remaining IS NOT NULL
+      FROM reconcile.place_session('place', s, desired, token) p
+$$;
+CREATE FUNCTION session(s text, agent text DEFAULT 'place', placement text DEFAULT 'pooled', runtime text DEFAULT 'r',
+    version text DEFAULT NULL, workload bytea DEFAULT NULL) RETURNS text
+LANGUAGE sql AS $$ SELECT outcome FROM reconcile.create_session('place', s, agent, placement, 'create ' || s, runtime, version, workload) $$;
+CREATE FUNCTION host(h text, capacity int DEFAULT 5, agent text DEFAULT 'place', isolation text DEFAULT 'cross_tenant_isolated',
+    accepting boolean DEFAULT true, capabilities text[] DEFAULT '{}', ttl interval DEFAULT '5 min') RETURNS text
+LANGUAGE sql AS $$
+    SELECT reconcile.register_host(h, session_user);
+    SELECT outcome FROM reconcile.publish_host_target(h, 1, agent, 'r', 'pooled', 'wss://' || h, isolation, accepting, capacity, ttl, capabilities)
+$$;
+CREATE FUNCTION gone(h text, agent text DEFAULT 'place') RETURNS text
+LANGUAGE sql AS $$ SELECT outcome FROM reconcile.drain_host_target(h, 1, agent, 'r', 'pooled') $$;
+CREATE FUNCTION open_offer(s text) RETURNS bigint
+LANGUAGE sql AS $$ SELECT offer_id FROM reconcile.session_offer WHERE tenant_id = 'place' AND session_id = s AND state = 'offered' $$;
+CREATE FUNCTION refuse(s text, code text DEFAULT NULL) RETURNS text LANGUAGE sql AS $$ SELECT reconcile.refuse_offer(open_offer(s), code) $$;
+CREATE FUNCTION place_and_refuse(s text, code text) RETURNS text
+LANGUAGE plpgsql AS $$ BEGIN RETURN concat_ws(' ', (SELECT concat_ws(' ', outcome, host) FROM place(s)), refuse(s, code)); END $$;
+CREATE FUNCTION accept(s text, OUT outcome text, OUT epoch bigint)
+LANGUAGE sql AS $$ SELECT outcome, epoch FROM reconcile.accept_offer(open_offer(s), 1, 'token of ' || s) $$;
+CREATE FUNCTION report(h text, s text, epoch bigint, residency text DEFAULT 'resident', accepting boolean DEFAULT true) RETURNS text
+LANGUAGE sql AS $$
+    SELECT string_agg(outcome, ' ') FROM reconcile.heartbeat_host(h, 1, '[]', jsonb_build_array(jsonb_build_object('tenant_id', 'place', 'session_id', s,
+        'epoch', epoch, 'token', 'token of ' || s, 'residency', residency, 'accepting', accepting)))
+$$;
+CREATE FUNCTION command(s text, c text, kind text DEFAULT 'input', requires text[] DEFAULT '{}', deadline interval DEFAULT '5 min') RETURNS text
+LANGUAGE sql AS $$ SELECT outcome FROM reconcile.admit_session_command('place', s, c, kind, 'x', apply_deadline_in => deadline, requires => requires) $$;
+CREATE FUNCTION offers(s text) RETURNS text
+LANGUAGE sql AS $$ SELECT string_agg(concat_ws(':', host_id, state, code), ' ' ORDER BY offer_id) FROM reconcile.session_offer WHERE tenant_id = 'place' AND session_id = s $$;
+-- time passes
+CREATE FUNCTION wait_until_late(s text, c text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    WHILE clock_timestamp() < (SELECT apply_deadline FROM reconcile.session_command WHERE tenant_id = 'place' AND session_id = s AND command_id = c) LOOP END LOOP;
+END $$;
+CREATE FUNCTION lapse_offer(s text) RETURNS void
+LANGUAGE sql AS $$ UPDATE reconcile.session_offer SET expires_at = clock_timestamp() WHERE offer_id = open_offer(s) $$;
+CREATE FUNCTION lapse_backoff(s text) RETURNS void
+LANGUAGE sql AS $$ UPDATE reconcile.session_search SET look_at = clock_timestamp() WHERE tenant_id = 'place' AND session_id = s AND look_at IS NOT NULL $$;
+
+-- ----------------------------------------------------------------
+-- pooled
+SELECT host('big', 9, isolation => 'tenant_exclusive'), host('h1', 3), host('h2', 2), host('drains', 8, accepting => false);
+SELECT * FROM place('nobody');
+-- B2, C10: one that is a tenant's alone is never asked, nor one that drains; a claim is not taken for it
+SELECT session('s1');
+SELECT * FROM place('s1');
+SELECT outcome FROM reconcile.get_claim('place', 's1');
+-- the offer stands: nobody else is asked
+SELECT * FROM place('s1');
+SELECT offers('s1'), (SELECT reserved FROM reconcile.host_target WHERE agent_id = 'place' AND host_id = 'h1');
+-- C1, C15: it takes it, and until it says that it is there it is busy, for whoever comes
+SELECT mode FROM reconcile.session_offer WHERE offer_id = open_offer('s1');
+SELECT * FROM accept('s1');
+SELECT * FROM place('s1');
+SELECT report('h1', 's1', 1);
+-- B1, C14: it stays where it is, at its epoch, and nothing else is looked at
+SELECT * FROM place('s1');
+SELECT outcome FROM reconcile.get_claim('place', 's1');
+-- what is wanted of it is not written then
+SELECT * FROM place('s1', '{"placement": "pooled", "runtime_compatibility_id": "r", "workload_version": "1", "workload": "\\x00"}');
+-- an owner that drains, or that has gone, is none; its lease stands until it is over or given back
+SELECT report('h1', 's1', 1, 'resident', false), report('h1', 's1', 1, 'releasing', false);
+SELECT * FROM place('s1');
+SELECT outcome FROM reconcile.release_session('place', 's1', 1, 'token of s1');
+-- a new search asks all again
+SELECT * FROM place('s1');
+SELECT * FROM accept('s1');
+SELECT report('h2', 's1', 2), report('h1', 's1', 2);
+
+-- B4: another one's claim defers, whatever is wanted; it is told how long, and the claim stays
+SELECT session('s2');
+SELECT outcome, claim_token AS token FROM reconcile.acquire_claim('place', 's2', 'replica 1', '4 min') \gset
+SELECT * FROM place('s2', '{"placement": "dedicated"}');
+SELECT remaining BETWEEN '3 min' AND '4 min' AS told FROM reconcile.place_session('place', 's2');
+SELECT outcome, holder_id FROM reconcile.get_claim('place', 's2');
+-- who shows its token is the one who works on it; a name is not enough, nor is another token
+SELECT outcome FROM place('s2', NULL, 'replica 1');
+SELECT outcome, host FROM place('s2', NULL, :'token');
+-- it is deferred while an offer is open, too, which stays
+SELECT outcome FROM place('s2');
+SELECT offers('s2');
+-- B5: where it is by now is told all the same
+SELECT accept('s2'), report('h2', 's2', 1);
+SELECT outcome, host FROM place('s2');
+-- B7: a claim that is over is nothing
+SELECT session('s3');
+SELECT outcome, claim_token AS token FROM reconcile.acquire_claim('place', 's3', 'replica 1', '4 min') \gset
+SELECT outcome FROM reconcile.release_claim('place', 's3', 'replica 1', :'token');
+SELECT outcome, host FROM place('s3');
+
+-- C3: whatever the code, the next one is asked at once, and nobody twice
+SELECT host('c' || i, 20 - i, 'codes') FROM generate_series(1, 8) i;
+SELECT session('codes', 'codes');
+SELECT c.code, place_and_refuse('codes', c.code)
+  FROM (VALUES ('runtime_mismatch'), ('no_capacity'), ('not_admitting'), ('runtime_unavailable'), ('releasing'), (NULL)) c (code);
+-- nor one that does not answer
+SELECT outcome, host FROM place('codes');
+SELECT lapse_offer('codes');
+SELECT reconcile.refuse_offer(open_offer('codes'), 'no_capacity');
+SELECT outcome, host FROM place('codes');
+SELECT refuse('codes', 'no_capacity');
+-- C4, B3: all have refused; that is no error, and what they had reserved is free again
+SELECT * FROM place('codes');
+SELECT sum(reserved) FROM reconcile.host_target WHERE agent_id = 'codes';
+SELECT offers('codes');
+-- the next round begins at the top: C18, what is broken is asked first each time, and blocks nobody
+SELECT place_and_refuse('codes', NULL), place_and_refuse('codes', NULL);
+SELECT outcome, host FROM place('codes');
+SELECT accept('codes'), report('c3', 'codes', 1);
+SELECT outcome, host FROM place('codes');
+
+-- C5, C6: it is elsewhere: later, once more, with the first again; at last it is said that nobody knows where
+SELECT host('e1', 3, 'elsewhere'), host('e2', 2, 'elsewhere'), session('elsewhere', 'elsewhere');
+SELECT * FROM place('elsewhere');
+SELECT refuse('elsewhere', 'epoch_mismatch');
+SELECT * FROM place('elsewhere');
+-- C22, C23: half of 200 ms to all of it; a look that comes early changes nothing
+SELECT remaining BETWEEN '0' AND '0.2 s' AS soon, outcome FROM reconcile.place_session('place', 'elsewhere');
+SELECT lapse_backoff('elsewhere');
+SELECT outcome, host, again FROM place('elsewhere');
+SELECT refuse('elsewhere', 'epoch_mismatch');
+SELECT remaining BETWEEN '0.15 s' AND '0.4 s' AS later, outcome, replacements FROM reconcile.place_session('place', 'elsewhere');
+SELECT lapse_backoff('elsewhere');
+SELECT outcome, host, again FROM place('elsewhere');
+SELECT refuse('elsewhere', 'epoch_mismatch');
+SELECT * FROM place('elsewhere');
+SELECT offers('elsewhere');
+-- and then it begins anew
+SELECT outcome, host, again FROM place('elsewhere');
+-- a round in which all refuse ends the row of them
+SELECT refuse('elsewhere', 'no_capacity'), place_and_refuse('elsewhere', 'epoch_mismatch');
+SELECT outcome, again FROM place('elsewhere');
+SELECT lapse_backoff('elsewhere');
+SELECT place_and_refuse('elsewhere', 'releasing'), place_and_refuse('elsewhere', 'releasing');
+SELECT outcome, again FROM place('elsewhere');
+SELECT place_and_refuse('elsewhere', 'epoch_mismatch');
+SELECT outcome, again FROM place('elsewhere');
+
+-- B22: an offer of what is not wanted any more is taken back, before anybody else is asked
+SELECT host('m1', 3, 'moves'), host('m2', 2, 'moves'), session('moves', 'moves');
+SELECT outcome, host FROM place('moves');
+SELECT outcome, generation FROM reconcile.update_desired_state('place', 'moves', 'k2', 1, 'pooled', 'r', '1', 'x');
+SELECT outcome, host, generation FROM place('moves');
+SELECT outcome FROM reconcile.update_desired_state('place', 'moves', 'k3', 2, 'dedicated', 'r', '1', 'x');
+SELECT outcome, host FROM place('moves');
+SELECT offers('moves'), sum(reserved) FROM reconcile.host_target WHERE agent_id = 'moves';
+-- without a runtime there is no target
+SELECT outcome FROM reconcile.update_desired_state('place', 'moves', 'k4', 3, 'pooled');
+SELECT outcome, rule, waits FROM place('moves');
+
+-- C27: what a command asks for its host must have, for as long as it may be applied
+SELECT host('plain', 9, 'capable'), host('able', 3, 'capable', capabilities => '{y,x}'), host('half', 5, 'capable', capabilities => '{x}'),
+    session('capable', 'capable'), session('capable2', 'capable');
+SELECT command('capable', 'c1', requires => '{x}'), command('capable', 'c2', requires => '{y}'), command('capable', 'c3');
+SELECT outcome, host FROM place('capable');
+SELECT command('capable2', 'c1', requires => '{z}');
+SELECT outcome, host FROM place('capable2');
+SELECT step, host_id, verdict, why FROM reconcile.explain_placement('place', 'capable2') WHERE step IN ('host', 'outcome');
+
+-- ----------------------------------------------------------------
+-- what a session is to be, said as it is placed
+SELECT session('wish', 'wish');
+-- B8, B10: written once for each wish
+SELECT n, p.* FROM (VALUES (1, 'aa'), (2, 'aa'), (3, 'bb'), (4, 'bb'), (5, 'aa')) w (n, workload), LATERAL place('wish',
+    jsonb_build_object('placement', 'pooled', 'runtime_compatibility_id', 'r', 'workload_version', '1', 'workload', '\x' || w.workload)) p ORDER BY n;
+SELECT desired_key = reconcile.placement_key('place', 'wish', 'pooled', 'r', '1', '\xaa') AS derived, desired_generation FROM reconcile.session WHERE session_id = 'wish';
+-- it is no other one's than the key's: a key of the caller's own is not compared
+SELECT outcome, generation FROM reconcile.update_desired_state('place', 'wish', 'mine', 4, 'pooled', 'r', '1', '\xcc');
+SELECT outcome, writes, generation FROM place('wish', '{"placement": "pooled", "runtime_compatibility_id": "r", "workload_version": "1", "workload": "cc"}');
+-- nothing is as good as an empty one
+SELECT outcome, writes, generation FROM place('wish', '{"placement": "pooled", "runtime_compatibility_id": "r", "workload": ""}');
+SELECT outcome, writes, generation FROM place('wish', '{"placement": "pooled", "runtime_compatibility_id": "r"}');
+
+-- ----------------------------------------------------------------
+-- dedicated
+-- B13: without a controller nothing is written but what is wanted
+SELECT session('d1', 'dedicated', 'dedicated', 'r', '1', '\x01');
+SELECT * FROM place('d1');
+SELECT * FROM place('d1', '{"placement": "dedicated", "runtime_compatibility_id": "r", "workload_version": "2", "workload": "02"}');
+SELECT count(*) > 0 AS polls FROM reconcile.fetch_intents('controller', 100, '1 min');
+-- B9, A7: its controller sees to it, at its generation; a seat is nothing to it
+SELECT host('seat', 5, 'dedicated');
+SELECT * FROM place('d1');
+SELECT offers('d1');
+
+-- D12: what was released stays so, and nothing is written; D21: a release is a wish without a workload
+SELECT * FROM place('d1', '{"placement": "dedicated", "runtime_compatibility_id": "r"}');
+SELECT * FROM place('d1');
+-- D13: what never had a workload was not released
+SELECT session('d2', 'dedicated', 'dedicated');
+SELECT outcome, generation FROM place('d2');
+-- D9: who only says something does not bring it back; D10: nor what is being applied; D11: nor what is too late
+SELECT command('d1', 'input');
+SELECT outcome, generation FROM place('d1');
+SELECT command('d1', 'late', 'restore', deadline => '1 ms');
+SELECT wait_until_late('d1', 'late');
+SELECT outcome, generation FROM place('d1');
+-- D8: a restore that waits does, as it was launched, once
+SELECT command('d1', 'restore', 'restore');
+SELECT step, verdict FROM reconcile.explain_placement('place', 'd1') WHERE step = 'outcome';
+SELECT * FROM place('d1');
+SELECT * FROM place('d1');
+SELECT workload_version, workload, desired_generation FROM reconcile.session WHERE tenant_id = 'place' AND session_id = 'd1';
+-- D16, D19: each release has a key of its own, and none is taken for another
+CREATE TABLE revived AS SELECT desired_key FROM reconcile.session WHERE tenant_id = 'place' AND session_id = 'd1';
+SELECT outcome, generation FROM reconcile.update_desired_state('place', 'd1', 'release 2', 4, 'dedicated', 'r');
+SELECT outcome, generation, writes FROM place('d1');
+INSERT INTO revived SELECT desired_key FROM reconcile.session WHERE tenant_id = 'place' AND session_id = 'd1';
+SELECT count(DISTINCT desired_key), bool_and(desired_key LIKE 'revive-%') FROM revived;
+-- D18: what somebody else wanted meanwhile is not overwritten
+SELECT outcome, generation FROM reconcile.update_desired_state('place', 'd1', 'other', 6, 'dedicated', 'r', '9', '\x09');
+SELECT outcome, generation, writes FROM place('d1');
+-- D14: nobody said how it was launched
+SELECT session('d3', 'dedicated', 'dedicated'), (SELECT outcome FROM reconcile.update_desired_state('place', 'd3', 'k', 1, 'dedicated', 'r2') WHERE session('d3') IS NOT NULL);
+SELECT command('d3', 'restore', 'restore');
+SELECT * FROM place('d3');
+-- D15: without a controller it is wanted back all the same
+SELECT outcome FROM reconcile.update_desired_state('place', 'd1', 'release 3', 7, 'dedicated', 'r');
+UPDATE reconcile.workload_controller SET expires_at = clock_timestamp();
+SELECT outcome, generation, writes FROM place('d1');
+
+-- ----------------------------------------------------------------
+-- 64 sessions, 10 hosts of 5: what is offered counts at once, so none gets more than it has
+SELECT count(host(format('f%s', i), 5, 'fleet')) FROM generate_series(1, 10) i;
+SELECT count(session(format('fleet %s', i), 'fleet')) FROM generate_series(1, 64) i;
+SELECT p.outcome, count(*) FROM generate_series(1, 64) i, LATERAL place(format('fleet %s', i)) p GROUP BY 1 ORDER BY 1;
+SELECT max(capacity - reserved), min(capacity - reserved) FROM reconcile.host_target WHERE agent_id = 'fleet';
+-- of a page that is all full the next one is read, whatever the limit
+SELECT host('rank' || i, 30 - i, 'rank', isolation => CASE WHEN i < 9 THEN 'tenant_exclusive' ELSE 'cross_tenant_isolated' END) FROM generate_series(1, 10) i;
+SELECT session('rank', 'rank');
+UPDATE reconcile.placement_setting SET candidate_limit = 3;
+SELECT outcome, host FROM place('rank');
+UPDATE reconcile.placement_setting SET candidate_limit = 256;
+-- who has not renewed what he offers is passed over, and ranks until a sweep has been there
+SELECT host('l1', 9, 'lapsed'), host('l2', 1, 'lapsed'), session('lapsed', 'lapsed');
+UPDATE reconcile.host_target SET observed_at = clock_timestamp() - interval '1 min', expires_at = clock_timestamp() WHERE agent_id = 'lapsed' AND host_id = 'l1';
+SELECT outcome, host FROM place('lapsed');
+
+-- ----------------------------------------------------------------
+-- explain_placement() tells it, and does nothing
+SELECT host('x1', 3, 'explain'), host('x2', 2, 'explain', capabilities => '{x}'), host('x3', 9, 'explain', 'tenant_exclusive'),
+    host('x4', 0, 'explain'), host('x5', 5, 'explain', accepting => false), host('x6', 5, 'explain'), gone('x6', 'explain'),
+    host('x7', 8, 'explain'), session('explain', 'explain');
+SELECT outcome FROM reconcile.publish_host_target('x1', 1, 'explain', 'r2', 'pooled', 'wss://x1', 'cross_tenant_isolated', true, 7);
+UPDATE reconcile.host_target SET observed_at = clock_timestamp() - interval '1 min', expires_at = clock_timestamp() WHERE agent_id = 'explain' AND host_id = 'x7';
+SELECT * FROM reconcile.explain_placement('place', 'explain');
+SELECT * FROM reconcile.explain_placement('place', 'nobody');
+SELECT offers('explain'), sum(reserved) FROM reconcile.host_target WHERE agent_id = 'explain';
+BEGIN READ ONLY;
+SELECT step, host_id, verdict FROM reconcile.explain_placement('place', 's1') WHERE step IN ('owner', 'outcome');
+COMMIT;
+SELECT command('explain', 'c1', requires => '{x}');
+SELECT outcome, host FROM place('explain');
+SELECT step, host_id, verdict, regexp_replace(why, 'until .*', 'until') AS why FROM reconcile.explain_placement('place', 'explain');
+SELECT accept('explain');
+SELECT step, host_id, verdict, regexp_replace(why, 'until .*', 'until') AS why FROM reconcile.explain_placement('place', 'explain') WHERE step IN ('owner', 'lease', 'outcome');
+SELECT report('x2', 'explain', 1);
+SELECT step, host_id, verdict, regexp_replace(why, 'until .*', 'until') AS why FROM reconcile.explain_placement('place', 'explain') WHERE step IN ('owner', 'lease', 'outcome');
+SELECT outcome FROM reconcile.release_session('place', 'explain', 1, 'token of explain');
+SELECT step, host_id, verdict, why FROM reconcile.explain_placement('place', 'explain') WHERE step IN ('owner', 'lease');
+
+-- ----------------------------------------------------------------
+-- what is wrong is refused, and never an outcome
+\set VERBOSITY sqlstate
+SELECT reconcile.place_session(NULL, 's1');
+SELECT reconcile.place_session('place', '');
+SELECT reconcile.place_session('place', 's1', '[]');
+SELECT reconcile.place_session('place', 's1', '{}');
+SELECT reconcile.place_session('place', 's1', '{"placement": "shared"}');
+SELECT reconcile.place_session('place', 's1', '{"placement": 1}');
+SELECT reconcile.place_session('place', 's1', '{"placement": "pooled", "epoch": 1}');
+SELECT reconcile.place_session('place', 's1', '{"placement": "pooled", "workload": "00"}');
+SELECT reconcile.place_session('place', 's1', '{"placement": "pooled", "workload_version": "1"}');
+SELECT reconcile.place_session('place', 's1', '{"placement": "pooled", "workload_version": "1", "workload": "0"}');
+SELECT reconcile.place_session('place', 's1', '{"placement": "pooled", "workload_version": "1", "workload": "0g"}');
+SELECT reconcile.place_session('place', 's1', jsonb_build_object('placement', 'pooled', 'workload_version', '1', 'workload', repeat('00', 16385)));
+SELECT reconcile.place_session('place', 's1', '{"placement": "pooled", "runtime_compatibility_id": ""}');
+SELECT reconcile.place_session('place', 's1', NULL, '');
+SELECT reconcile.explain_placement('place', NULL);
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT reconcile.place_session('place', 's1');
+ROLLBACK;
+BEGIN READ ONLY;
+SELECT reconcile.place_session('place', 's1');
+ROLLBACK;
+CREATE ROLE placement_place_stranger;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reconcile TO placement_place_stranger;
+SET ROLE placement_place_stranger;
+SELECT reconcile.place_session('place', 's1');
+SELECT reconcile.explain_placement('place', 's1');
+SELECT reconcile.place_entity('1');
+SELECT reconcile.control_shards();
+RESET ROLE;
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA reconcile FROM placement_place_stranger;
+DROP ROLE placement_place_stranger;
+-- an entity that is none of the loop's is nobody's
+SELECT e, reconcile.place_entity(e) FROM (VALUES ('0'), ('-1'), ('x'), ('1x'), (''), (' 1'), ('9223372036854775807'), ('9223372036854775808')) v (e);
+
+RESET search_path;
+\set VERBOSITY terse
+DROP SCHEMA placement_place CASCADE;

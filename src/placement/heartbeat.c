@@ -1,0 +1,488 @@
+/*
+ * heartbeat.c
+ *		All that a host has to say, in one call: what it offers, and which sessions it has.
+ *
+ * Locks: leases in the order of the sessions' numbers, then their registrations, then
+ * targets in the order of their keys, then offers; no row of a session, so that a
+ * heartbeat neither waits for who decides about one nor is waited for.  A session that
+ * cannot be renewed is no error: the host is told to stop it.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "core/duration.h"
+#include "core/errors.h"
+#include "core/plan.h"
+#include "core/rows.h"
+#include "journal/envelope.h"
+#include "lease/lease.h"
+#include "placement/field.h"
+#include "placement/host.h"
+#include "placement/members.h"
+#include "placement/settings.h"
+
+#define SESSIONS_MAX	10000
+#define TARGETS_MAX		1000
+
+#define OF_KEY \
+	"r.tenant_id OPERATOR(pg_catalog.=) k.tenant_id AND r.session_id OPERATOR(pg_catalog.=) k.session_id"
+
+enum
+{
+	PLAN_FACTS,
+	PLAN_RENEW,
+	PLAN_DRAINS
+};
+
+static SqlPlan plans[] = {
+	[PLAN_FACTS] = {
+		"SELECT k.n::pg_catalog.int4, s.number, r.lease_epoch, r.host_id, r.host_generation, r.offer_id, r.token"
+		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY k (tenant_id, session_id, n)"
+		" JOIN reconcile.session_registration r ON " OF_KEY
+		" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) r.tenant_id"
+		" AND s.session_id OPERATOR(pg_catalog.=) r.session_id",
+		2, {TEXTARRAYOID, TEXTARRAYOID}
+	},
+	/* of those whose leases were renewed just now; one may have been fenced meanwhile */
+	[PLAN_RENEW] = {
+		"UPDATE reconcile.session_registration r SET observed_at = $7, expires_at = k.expires_at, residency = k.residency,"
+		" accepting = k.accepting, host_generation = $8"
+		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4),"
+		" pg_catalog.unnest($5), pg_catalog.unnest($6)) WITH ORDINALITY"
+		" k (tenant_id, session_id, epoch, expires_at, residency, accepting, n)"
+		" WHERE " OF_KEY " AND r.lease_epoch OPERATOR(pg_catalog.=) k.epoch AND r.host_id IS NOT NULL"
+		" RETURNING k.n::pg_catalog.int4",
+		8, {TEXTARRAYOID, TEXTARRAYOID, INT8ARRAYOID, TIMESTAMPTZARRAYOID, TEXTARRAYOID, BOOLARRAYOID, TIMESTAMPTZOID,
+			INT8OID}
+	},
+	[PLAN_DRAINS] = {
+		"SELECT r.tenant_id, r.session_id, r.lease_epoch FROM reconcile.session_workload w"
+		" JOIN reconcile.session_registration r ON r.tenant_id OPERATOR(pg_catalog.=) w.tenant_id"
+		" AND r.session_id OPERATOR(pg_catalog.=) w.session_id"
+		" WHERE w.drain_host_id OPERATOR(pg_catalog.=) $1 AND w.drain_generation OPERATOR(pg_catalog.=) $2"
+		" AND w.decided IS NULL AND r.host_id OPERATOR(pg_catalog.=) w.drain_host_id"
+		" AND r.host_generation OPERATOR(pg_catalog.=) w.drain_generation"
+		" ORDER BY r.tenant_id, r.session_id",
+		2, {TEXTOID, INT8OID}
+	}
+};
+
+/* A session that the host says it has. */
+typedef struct Beat
+{
+	char	   *tenant_id;
+	char	   *session_id;
+	int64		epoch;
+	char	   *token;
+	char	   *residency;
+	bool		accepting;
+	/* as it is here; number 0: nobody ever had it */
+	int64		number;
+	int64		lease_epoch;
+	int64		offer_id;
+	const char *stop;			/* why the host is to stop it; NULL: it was renewed */
+	TimestampTz expires_at;
+} Beat;
+
+typedef struct Heartbeat
+{
+	char	   *host_id;
+	int64		host_generation;
+	int64		ttl_ms;			/* of what it offers */
+	Advertisement *targets;
+	int			ntargets;
+	Beat	   *beats;
+	int			nbeats;
+	bool		has_seen;
+	int64		seen_offer;
+} Heartbeat;
+
+/* ----------------------------------------------------------------
+ * Arguments
+ * ----------------------------------------------------------------
+ */
+
+static int
+compare_targets(const void *a, const void *b)
+{
+	const TargetKey *x = &((const Advertisement *) a)->key;
+	const TargetKey *y = &((const Advertisement *) b)->key;
+	int			order = strcmp(x->agent_id, y->agent_id);
+
+	if (order == 0)
+		order = strcmp(x->runtime_compatibility_id, y->runtime_compatibility_id);
+	return order != 0 ? order : strcmp(x->placement, y->placement);
+}
+
+/* Sorted by their keys. */
+static void
+targets_arg(FunctionCallInfo fcinfo, int n, Heartbeat *heartbeat)
+{
+	JsonbIterator *iterator = members_array(PG_ARGISNULL(n) ? NULL : PG_GETARG_JSONB_P(n), "targets", TARGETS_MAX,
+											&heartbeat->ntargets);
+
+	heartbeat->targets = palloc0(sizeof(Advertisement) * Max(heartbeat->ntargets, 1));
+	for (int i = 0; i < heartbeat->ntargets; i++)
+	{
+		Advertisement *target = &heartbeat->targets[i];
+		Members		members;
+		int64		capacity;
+		char	  **capabilities;
+		int			ncapabilities;
+
+		members_next(&iterator, "targets", i, &members);
+		target->key.agent_id = members_need_text(&members, "agent_id");
+		target->key.runtime_compatibility_id = members_need_text(&members, "runtime_compatibility_id");
+		target->key.placement = members_need_text(&members, "placement");
+		target->endpoint = members_need_text(&members, "endpoint");
+		target->isolation_class = members_need_text(&members, "isolation_class");
+		target->accepting = members_bool(&members, "accepting", true);
+		/* what is not said, and what is no int, is out of range */
+		capacity = members_int(&members, "available_capacity", -1);
+		target->capacity = capacity < -1 || capacity > CAPACITY_MAX ? -1 : (int) capacity;
+		target->ttl_ms = heartbeat->ttl_ms;
+		ncapabilities = members_texts(&members, "capabilities", CAPABILITIES_MAX, &capabilities);
+		members_end(&members);
+		target_check(target, members_path(&members, ""));
+		target->capabilities = capabilities_datum(capabilities, ncapabilities, members_path(&members, "capabilities"));
+	}
+	qsort(heartbeat->targets, heartbeat->ntargets, sizeof(Advertisement), compare_targets);
+	for (int i = 1; i < heartbeat->ntargets; i++)
+	{
+		if (compare_targets(&heartbeat->targets[i - 1], &heartbeat->targets[i]) == 0)
+			field_invalid("targets", "names a target twice", NULL);
+	}
+}
+
+static void
+sessions_arg(FunctionCallInfo fcinfo, int n, Heartbeat *heartbeat)
+{
+	JsonbIterator *iterator = members_array(PG_ARGISNULL(n) ? NULL : PG_GETARG_JSONB_P(n), "sessions", SESSIONS_MAX,
+											&heartbeat->nbeats);
+
+	heartbeat->beats = palloc0(sizeof(Beat) * Max(heartbeat->nbeats, 1));
+	for (int i = 0; i < heartbeat->nbeats; i++)
+	{
+		Beat	   *beat = &heartbeat->beats[i];
+		Members		members;
+
+		members_next(&iterator, "sessions", i, &members);
+		beat->tenant_id = members_need_text(&members, "tenant_id");
+		beat->session_id = members_need_text(&members, "session_id");
+		beat->epoch = members_int(&members, "epoch", 0);
+		beat->token = members_need_text(&members, "token");
+		beat->residency = members_text(&members, "residency");
+		if (beat->residency == NULL)
+			beat->residency = "resident";
+		else if (strcmp(beat->residency, "attaching") != 0 && strcmp(beat->residency, "resident") != 0 &&
+				 strcmp(beat->residency, "releasing") != 0)
+			field_invalid(members_path(&members, "residency"), "is not one of its values",
+						  "It is attaching, resident or releasing.");
+		beat->accepting = members_bool(&members, "accepting", strcmp(beat->residency, "resident") == 0);
+		if (beat->epoch < 1)
+			field_invalid(members_path(&members, "epoch"), "is out of range", "It is that of the acceptance.");
+		members_end(&members);
+	}
+}
+
+/* ----------------------------------------------------------------
+ * Sessions
+ * ----------------------------------------------------------------
+ */
+
+static Datum
+array_of(Datum *elements, int n, Oid type, int16 length, bool by_value, char align)
+{
+	return PointerGetDatum(construct_array(elements, n, type, length, by_value, align));
+}
+
+static Datum
+texts_of(Datum *elements, int n)
+{
+	return array_of(elements, n, TEXTOID, -1, false, TYPALIGN_INT);
+}
+
+/* Why the host is to stop a session, by what is registered of it; NULL: it has it. */
+static const char *
+reason_to_stop(const Heartbeat *heartbeat, const Beat *beat, const char *host_id, int64 host_generation,
+			   const char *token)
+{
+	bool		same = beat->epoch == beat->lease_epoch && strcmp(beat->token, token) == 0;
+
+	if (host_id == NULL)
+		return same ? "released" : "not_found";
+	if (strcmp(host_id, heartbeat->host_id) != 0)
+		return "not_found";
+	if (beat->epoch != beat->lease_epoch)
+		return "epoch";
+	if (!same)
+		return "not_found";
+	return heartbeat->host_generation < host_generation ? "generation" : NULL;
+}
+
+static void
+read_facts(Heartbeat *heartbeat)
+{
+	int			n = heartbeat->nbeats;
+	Datum	   *tenants = palloc(sizeof(Datum) * n);
+	Datum	   *sessions = palloc(sizeof(Datum) * n);
+	Datum		values[2];
+	uint64		rows;
+	SqlScope	scope;
+
+	for (int i = 0; i < n; i++)
+	{
+		tenants[i] = CStringGetTextDatum(heartbeat->beats[i].tenant_id);
+		sessions[i] = CStringGetTextDatum(heartbeat->beats[i].session_id);
+		heartbeat->beats[i].stop = "not_found";
+	}
+	values[0] = texts_of(tenants, n);
+	values[1] = texts_of(sessions, n);
+	sql_begin(&scope);
+	rows = sql_run_latest(&plans[PLAN_FACTS], values, NULL);
+	for (uint64 i = 0; i < rows; i++)
+	{
+		Beat	   *beat = &heartbeat->beats[DatumGetInt32(sql_value(i, 1, NULL)) - 1];
+		bool		released;
+		Datum		host_id = sql_value(i, 4, &released);
+		bool		isnull;
+		Datum		generation = sql_value(i, 5, &isnull);
+
+		beat->number = DatumGetInt64(sql_value(i, 2, NULL));
+		beat->lease_epoch = DatumGetInt64(sql_value(i, 3, NULL));
+		beat->offer_id = DatumGetInt64(sql_value(i, 6, NULL));
+		beat->stop = reason_to_stop(heartbeat, beat, released ? NULL : TextDatumGetCString(host_id),
+									released ? 0 : DatumGetInt64(generation), TextDatumGetCString(sql_value(i, 7, NULL)));
+	}
+	sql_end(&scope);
+}
+
+static int
+compare_numbers(const void *a, const void *b)
+{
+	const Beat *x = *(Beat *const *) a;
+	const Beat *y = *(Beat *const *) b;
+
+	return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* The leases of those that the host has; returns them, in the order of their numbers. */
+static Beat **
+renew_leases(Heartbeat *heartbeat, int64 ttl_ms, int *n)
+{
+	Beat	  **renewed = palloc(sizeof(Beat *) * Max(heartbeat->nbeats, 1));
+	int			candidates = 0;
+
+	*n = 0;
+	for (int i = 0; i < heartbeat->nbeats; i++)
+	{
+		if (heartbeat->beats[i].stop == NULL)
+			renewed[candidates++] = &heartbeat->beats[i];
+	}
+	qsort(renewed, candidates, sizeof(Beat *), compare_numbers);
+	for (int i = 0; i < candidates; i++)
+	{
+		Beat	   *beat = renewed[i];
+		char		lease_id[SESSION_LEASE_MAX];
+		char		holder_id[OFFER_HOLDER_MAX];
+		Lease		lease;
+
+		CHECK_FOR_INTERRUPTS();
+		session_lease_id(beat->number, lease_id);
+		offer_holder_id(beat->offer_id, holder_id);
+		if (!lease_renew(lease_id, holder_id, beat->epoch, ttl_ms, &lease))
+		{
+			beat->stop = "expired";
+			continue;
+		}
+		beat->expires_at = lease.expires_at;
+		renewed[(*n)++] = beat;
+	}
+	return renewed;
+}
+
+static void
+write_registrations(const Heartbeat *heartbeat, Beat **renewed, int n)
+{
+	Datum	   *columns[6];
+	Datum		values[8];
+	uint64		rows;
+	SqlScope	scope;
+
+	for (int c = 0; c < lengthof(columns); c++)
+		columns[c] = palloc(sizeof(Datum) * n);
+	for (int i = 0; i < n; i++)
+	{
+		columns[0][i] = CStringGetTextDatum(renewed[i]->tenant_id);
+		columns[1][i] = CStringGetTextDatum(renewed[i]->session_id);
+		columns[2][i] = Int64GetDatum(renewed[i]->epoch);
+		columns[3][i] = TimestampTzGetDatum(renewed[i]->expires_at);
+		columns[4][i] = CStringGetTextDatum(renewed[i]->residency);
+		columns[5][i] = BoolGetDatum(renewed[i]->accepting);
+		renewed[i]->stop = "released";
+	}
+	values[0] = texts_of(columns[0], n);
+	values[1] = texts_of(columns[1], n);
+	values[2] = array_of(columns[2], n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+	values[3] = array_of(columns[3], n, TIMESTAMPTZOID, sizeof(TimestampTz), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+	values[4] = texts_of(columns[4], n);
+	values[5] = array_of(columns[5], n, BOOLOID, sizeof(bool), true, TYPALIGN_CHAR);
+	values[6] = TimestampTzGetDatum(clock_now());
+	values[7] = Int64GetDatum(heartbeat->host_generation);
+	sql_begin(&scope);
+	rows = sql_run_latest(&plans[PLAN_RENEW], values, NULL);
+	for (uint64 i = 0; i < rows; i++)
+		renewed[DatumGetInt32(sql_value(i, 1, NULL)) - 1]->stop = NULL;
+	sql_end(&scope);
+}
+
+/* Renews what it may; returns the offers by which those came, a bigint[]. */
+static Datum
+renew_sessions(Heartbeat *heartbeat, int64 ttl_ms)
+{
+	Beat	  **renewed;
+	Datum	   *offers;
+	int			n;
+
+	if (heartbeat->nbeats == 0)
+		return (Datum) 0;
+	read_facts(heartbeat);
+	renewed = renew_leases(heartbeat, ttl_ms, &n);
+	if (n == 0)
+		return (Datum) 0;
+	write_registrations(heartbeat, renewed, n);
+	offers = palloc(sizeof(Datum) * n);
+	for (int i = 0; i < n; i++)
+		offers[i] = Int64GetDatum(renewed[i]->offer_id);
+	return array_of(offers, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+}
+
+/* ----------------------------------------------------------------
+ * Answers
+ * ----------------------------------------------------------------
+ */
+
+/* tenant_id NULL: of the host itself; number 0: not told. */
+static void
+answer(ReturnSetInfo *result, const char *outcome, const char *tenant_id, const char *session_id, int64 epoch,
+	   int64 generation, int64 remaining_ms)
+{
+	Datum		values[6];
+	bool		nulls[6] = {false};
+
+	values[0] = CStringGetTextDatum(outcome);
+	values[1] = text_or_null(tenant_id, &nulls[1]);
+	values[2] = text_or_null(session_id, &nulls[2]);
+	values[3] = Int64GetDatum(epoch);
+	nulls[3] = epoch == 0;
+	values[4] = Int64GetDatum(generation);
+	nulls[4] = generation == 0;
+	nulls[5] = remaining_ms == 0;
+	values[5] = nulls[5] ? (Datum) 0 : IntervalPGetDatum(duration_interval(remaining_ms));
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+}
+
+/* Sessions that the host is to let go, as their controller has asked. */
+static void
+answer_drains(ReturnSetInfo *result, const Heartbeat *heartbeat)
+{
+	Datum		values[2];
+	SqlScope	scope;
+	uint64		n;
+
+	values[0] = CStringGetTextDatum(heartbeat->host_id);
+	values[1] = Int64GetDatum(heartbeat->host_generation);
+	sql_begin(&scope);
+	n = sql_run_latest(&plans[PLAN_DRAINS], values, NULL);
+	for (uint64 i = 0; i < n; i++)
+		answer(result, "drain", TextDatumGetCString(sql_value(i, 1, NULL)), TextDatumGetCString(sql_value(i, 2, NULL)),
+			   DatumGetInt64(sql_value(i, 3, NULL)), 0, 0);
+	sql_end(&scope);
+}
+
+/* The highest generation of this host that has spoken of one of these targets. */
+static int64
+highest_generation(const Heartbeat *heartbeat)
+{
+	int64		highest = 0;
+
+	for (int i = 0; i < heartbeat->ntargets; i++)
+	{
+		char	   *endpoint;
+
+		highest = Max(highest, target_generation(&heartbeat->targets[i].key, heartbeat->host_id, &endpoint));
+	}
+	return highest;
+}
+
+static void
+beat(ReturnSetInfo *result, Heartbeat *heartbeat)
+{
+	PlacementSettings settings;
+	SeenOffers	seen = {.up_to = heartbeat->seen_offer};
+	int64		generation = highest_generation(heartbeat);
+	const char *outcome = "renewed";
+
+	/* another process is this host by now: this one has nothing to say, and nothing to keep */
+	if (generation > heartbeat->host_generation)
+	{
+		answer(result, "generation", NULL, NULL, 0, generation, 0);
+		return;
+	}
+	placement_settings(&settings);
+	seen.listed = renew_sessions(heartbeat, settings.session_ttl_ms);
+	generation = heartbeat->host_generation;
+	for (int i = 0; i < heartbeat->ntargets; i++)
+	{
+		int64		revision;
+		TimestampTz expires_at;
+		int64		mark = heartbeat->host_generation;
+
+		if (!target_publish(heartbeat->host_id, &heartbeat->targets[i], &seen, &mark, &revision, &expires_at))
+		{
+			outcome = "generation";
+			generation = Max(generation, mark);
+		}
+	}
+	answer(result, outcome, NULL, NULL, 0, generation, settings.session_ttl_ms);
+	for (int i = 0; i < heartbeat->nbeats; i++)
+	{
+		const Beat *b = &heartbeat->beats[i];
+
+		if (b->stop != NULL)
+			answer(result, b->stop, b->tenant_id, b->session_id, strcmp(b->stop, "epoch") == 0 ? b->lease_epoch : 0, 0, 0);
+	}
+	answer_drains(result, heartbeat);
+}
+
+PG_FUNCTION_INFO_V1(reconcile_heartbeat_host);
+Datum
+reconcile_heartbeat_host(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	Heartbeat	heartbeat = {0};
+
+	require_writable("heartbeat_host");
+	require_read_committed("heartbeat_host");
+	heartbeat.host_id = identity_field(fcinfo, 0, "host_id");
+	heartbeat.host_generation = number_field(fcinfo, 1, "host_generation", 1, PG_INT64_MAX, "It is at least 1.");
+	heartbeat.ttl_ms = interval_field(fcinfo, 4, "ttl", false, TARGET_TTL_MAX_MS, "It is more than 0 and at most 15 minutes.");
+	targets_arg(fcinfo, 2, &heartbeat);
+	sessions_arg(fcinfo, 3, &heartbeat);
+	heartbeat.has_seen = !PG_ARGISNULL(5);
+	if (heartbeat.has_seen)
+		heartbeat.seen_offer = number_field(fcinfo, 5, "seen_offer", 0, PG_INT64_MAX, "It is at least 0.");
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (host_is_mine(heartbeat.host_id))
+		beat(result, &heartbeat);
+	else
+		answer(result, "not_found", NULL, NULL, 0, 0, 0);
+	return (Datum) 0;
+}

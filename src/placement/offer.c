@@ -1,0 +1,524 @@
+/*
+ * offer.c
+ *		Offers to hosts: made, fetched, accepted, refused, ended.
+ *
+ * The session's row is the lock on its offer.  An acceptance takes the session's lease,
+ * writes where the session is and ends the offer in one transaction, so that nobody ever
+ * finds one without the others; what it returns counts from its COMMIT, which it makes
+ * durable.  In the order of locks: session, lease, registration, target, offer.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "core/duration.h"
+#include "core/errors.h"
+#include "core/plan.h"
+#include "core/rows.h"
+#include "core/testpoint.h"
+#include "journal/digest.h"
+#include "journal/envelope.h"
+#include "lease/lease.h"
+#include "placement/field.h"
+#include "placement/offer.h"
+#include "placement/settings.h"
+
+#define FETCH_MAX	1000
+
+#define OFFER_COLUMNS \
+	"o.offer_id, o.tenant_id, o.session_id, o.agent_id, o.runtime_compatibility_id, o.placement, o.host_id," \
+	" o.host_generation, o.desired_generation, o.mode, o.round, o.made_at, o.expires_at, o.state, o.code, o.token," \
+	" o.epoch, o.counted"
+
+enum
+{
+	PLAN_READ,
+	PLAN_READ_OPEN,
+	PLAN_MAKE,
+	PLAN_END,
+	PLAN_ACCEPT,
+	PLAN_ASKED,
+	PLAN_FETCH
+};
+
+static SqlPlan plans[] = {
+	[PLAN_READ] = {
+		"SELECT " OFFER_COLUMNS " FROM reconcile.session_offer o WHERE o.offer_id OPERATOR(pg_catalog.=) $1",
+		1, {INT8OID}
+	},
+	[PLAN_READ_OPEN] = {
+		"SELECT " OFFER_COLUMNS " FROM reconcile.session_offer o WHERE o.tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND o.session_id OPERATOR(pg_catalog.=) $2 AND o.state OPERATOR(pg_catalog.=) 'offered'",
+		2, {TEXTOID, TEXTOID}
+	},
+	[PLAN_MAKE] = {
+		"INSERT INTO reconcile.session_offer (tenant_id, session_id, agent_id, runtime_compatibility_id, placement, host_id,"
+		" host_generation, desired_generation, mode, round, made_at, expires_at, state, counted)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'offered', true) RETURNING offer_id",
+		12, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, INT8OID, TEXTOID, INT8OID, TIMESTAMPTZOID,
+			TIMESTAMPTZOID}
+	},
+	[PLAN_END] = {
+		"UPDATE reconcile.session_offer SET state = $2, code = $3, decided_at = $4"
+		" WHERE offer_id OPERATOR(pg_catalog.=) $1 AND state OPERATOR(pg_catalog.=) 'offered'",
+		4, {INT8OID, TEXTOID, TEXTOID, TIMESTAMPTZOID}
+	},
+	[PLAN_ACCEPT] = {
+		"UPDATE reconcile.session_offer SET state = 'accepted', token = $2, epoch = $3, decided_at = $4"
+		" WHERE offer_id OPERATOR(pg_catalog.=) $1 AND state OPERATOR(pg_catalog.=) 'offered'",
+		4, {INT8OID, TEXTOID, INT8OID, TIMESTAMPTZOID}
+	},
+	[PLAN_ASKED] = {
+		"SELECT o.host_id, o.state, o.code FROM reconcile.session_offer o WHERE o.tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND o.session_id OPERATOR(pg_catalog.=) $2 AND o.round OPERATOR(pg_catalog.=) $3 ORDER BY o.offer_id",
+		3, {TEXTOID, TEXTOID, INT8OID}
+	},
+	[PLAN_FETCH] = {
+		"SELECT o.offer_id, o.host_id, o.host_generation, o.tenant_id, o.session_id, o.agent_id, o.runtime_compatibility_id,"
+		" o.placement, o.mode, o.desired_generation, s.workload_version, s.workload, s.binding, o.made_at, o.expires_at"
+		" FROM reconcile.host h"
+		" JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) h.role AND r.rolname OPERATOR(pg_catalog.=) h.role_name"
+		" JOIN reconcile.session_offer o ON o.host_id OPERATOR(pg_catalog.=) h.host_id"
+		" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) o.tenant_id"
+		" AND s.session_id OPERATOR(pg_catalog.=) o.session_id"
+		" WHERE pg_catalog.pg_has_role($1, r.oid, 'USAGE') AND o.state OPERATOR(pg_catalog.=) 'offered'"
+		" AND o.expires_at OPERATOR(pg_catalog.>) $2 AND s.desired_generation OPERATOR(pg_catalog.=) o.desired_generation"
+		" ORDER BY o.offer_id LIMIT $3",
+		3, {OIDOID, TIMESTAMPTZOID, INT4OID}
+	}
+};
+
+/* ----------------------------------------------------------------
+ * Rows
+ * ----------------------------------------------------------------
+ */
+
+static char *
+copy_out(const SqlScope *scope, int row, int column)
+{
+	bool		isnull;
+	Datum		value = sql_value(row, column, &isnull);
+
+	return isnull ? NULL : MemoryContextStrdup(scope->outer, TextDatumGetCString(value));
+}
+
+static void
+offer_from_row(const SqlScope *scope, Offer *offer)
+{
+	bool		isnull;
+	Datum		epoch;
+
+	offer->offer_id = DatumGetInt64(sql_value(0, 1, NULL));
+	offer->session.tenant_id = copy_out(scope, 0, 2);
+	offer->session.session_id = copy_out(scope, 0, 3);
+	offer->target.agent_id = copy_out(scope, 0, 4);
+	offer->target.runtime_compatibility_id = copy_out(scope, 0, 5);
+	offer->target.placement = copy_out(scope, 0, 6);
+	offer->host_id = copy_out(scope, 0, 7);
+	offer->host_generation = DatumGetInt64(sql_value(0, 8, NULL));
+	offer->desired_generation = DatumGetInt64(sql_value(0, 9, NULL));
+	offer->mode = copy_out(scope, 0, 10);
+	offer->round = DatumGetInt64(sql_value(0, 11, NULL));
+	offer->made_at = DatumGetTimestampTz(sql_value(0, 12, NULL));
+	offer->expires_at = DatumGetTimestampTz(sql_value(0, 13, NULL));
+	offer->state = copy_out(scope, 0, 14);
+	offer->code = copy_out(scope, 0, 15);
+	offer->token = copy_out(scope, 0, 16);
+	epoch = sql_value(0, 17, &isnull);
+	offer->epoch = isnull ? 0 : DatumGetInt64(epoch);
+	offer->counted = DatumGetBool(sql_value(0, 18, NULL));
+}
+
+static bool
+offer_read(int64 offer_id, Offer *offer)
+{
+	SqlScope	scope;
+	Datum		value = Int64GetDatum(offer_id);
+	bool		found;
+
+	sql_begin(&scope);
+	found = sql_run_latest(&plans[PLAN_READ], &value, NULL) > 0;
+	if (found)
+		offer_from_row(&scope, offer);
+	sql_end(&scope);
+	return found;
+}
+
+bool
+offer_read_open(const SessionKey *key, Offer *offer)
+{
+	SqlScope	scope;
+	Datum		values[2];
+	bool		found;
+
+	values[0] = CStringGetTextDatum(key->tenant_id);
+	values[1] = CStringGetTextDatum(key->session_id);
+	sql_begin(&scope);
+	found = sql_run_latest(&plans[PLAN_READ_OPEN], values, NULL) > 0;
+	if (found)
+		offer_from_row(&scope, offer);
+	sql_end(&scope);
+	return found;
+}
+
+int
+offer_asked(const SessionKey *key, int64 round, Asked **asked)
+{
+	SqlScope	scope;
+	Datum		values[3];
+	int			n;
+
+	values[0] = CStringGetTextDatum(key->tenant_id);
+	values[1] = CStringGetTextDatum(key->session_id);
+	values[2] = Int64GetDatum(round);
+	sql_begin(&scope);
+	n = (int) sql_run_latest(&plans[PLAN_ASKED], values, NULL);
+	*asked = MemoryContextAlloc(scope.outer, sizeof(Asked) * Max(n, 1));
+	for (int i = 0; i < n; i++)
+	{
+		(*asked)[i].host_id = copy_out(&scope, i, 1);
+		(*asked)[i].state = copy_out(&scope, i, 2);
+		(*asked)[i].code = copy_out(&scope, i, 3);
+	}
+	sql_end(&scope);
+	return n;
+}
+
+/* ----------------------------------------------------------------
+ * Making and ending
+ * ----------------------------------------------------------------
+ */
+
+int64
+offer_make(const Session *session, const HostTarget *target, int64 round, int64 ttl_ms, TimestampTz now)
+{
+	SqlScope	scope;
+	Datum		values[12];
+	int64		offer_id;
+
+	values[0] = CStringGetTextDatum(session->key.tenant_id);
+	values[1] = CStringGetTextDatum(session->key.session_id);
+	values[2] = CStringGetTextDatum(target->key.agent_id);
+	values[3] = CStringGetTextDatum(target->key.runtime_compatibility_id);
+	values[4] = CStringGetTextDatum(target->key.placement);
+	values[5] = CStringGetTextDatum(target->host_id);
+	values[6] = Int64GetDatum(target->host_generation);
+	values[7] = Int64GetDatum(session->generation);
+	values[8] = CStringGetTextDatum(session_mode(session));
+	values[9] = Int64GetDatum(round);
+	values[10] = TimestampTzGetDatum(now);
+	values[11] = TimestampTzGetDatum(clock_add_ms(now, ttl_ms));
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_MAKE], values, NULL);
+	offer_id = DatumGetInt64(sql_value(0, 1, NULL));
+	sql_end(&scope);
+	return offer_id;
+}
+
+void
+offer_end(const Offer *offer, const char *state, const char *code, TimestampTz now)
+{
+	SqlScope	scope;
+	Datum		values[4];
+	char		nulls[4] = {' ', ' ', code == NULL ? 'n' : ' ', ' '};
+
+	/* beside a refusal this transaction has no other target */
+	host_unreserve(offer->offer_id, strcmp(state, "refused") == 0);
+	values[0] = Int64GetDatum(offer->offer_id);
+	values[1] = CStringGetTextDatum(state);
+	values[2] = code == NULL ? (Datum) 0 : CStringGetTextDatum(code);
+	values[3] = TimestampTzGetDatum(now);
+	sql_begin(&scope);
+	sql_run_latest(&plans[PLAN_END], values, nulls);
+	sql_end(&scope);
+}
+
+/* ----------------------------------------------------------------
+ * Fetching
+ * ----------------------------------------------------------------
+ */
+
+/* By it a host knows an attachment again, whichever host it was offered to. */
+static char *
+attach_key(Datum tenant_id, Datum session_id, Datum agent_id, Datum runtime, Datum mode, Datum generation)
+{
+	Digest	   *digest = digest_begin("placement-attach", 1);
+	uint8		bytes[DIGEST_BYTES];
+	char	   *key = palloc(2 * DIGEST_BYTES + 1);
+
+	digest_text(digest, TextDatumGetCString(tenant_id));
+	digest_text(digest, TextDatumGetCString(session_id));
+	digest_text(digest, TextDatumGetCString(agent_id));
+	digest_text(digest, TextDatumGetCString(runtime));
+	digest_text(digest, TextDatumGetCString(mode));
+	digest_int(digest, DatumGetInt64(generation));
+	digest_end(digest, bytes);
+	key[hex_encode((const char *) bytes, DIGEST_BYTES, key)] = '\0';
+	return key;
+}
+
+PG_FUNCTION_INFO_V1(reconcile_fetch_offers);
+Datum
+reconcile_fetch_offers(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	SqlScope	scope;
+	Datum		values[3];
+	TimestampTz now = clock_now();
+	int			max;
+	uint64		n;
+
+	if (PG_ARGISNULL(0))
+		field_null("max_items");
+	max = PG_GETARG_INT32(0);
+	if (max < 1 || max > FETCH_MAX)
+		field_invalid("max_items", "is out of range", "It is 1 to 1,000.");
+	InitMaterializedSRF(fcinfo, 0);
+
+	values[0] = ObjectIdGetDatum(GetUserId());
+	values[1] = TimestampTzGetDatum(now);
+	values[2] = Int32GetDatum(max);
+	sql_begin(&scope);
+	n = sql_run_latest(&plans[PLAN_FETCH], values, NULL);
+	for (uint64 i = 0; i < n; i++)
+	{
+		Datum		columns[17];
+		bool		nulls[17];
+
+		for (int c = 0; c < 15; c++)
+			columns[c] = sql_value(i, c + 1, &nulls[c]);
+		for (int c = 11; c <= 12; c++)
+		{
+			if (!nulls[c])
+				columns[c] = PointerGetDatum(PG_DETOAST_DATUM(columns[c]));
+		}
+		columns[16] = IntervalPGetDatum(duration_interval((DatumGetTimestampTz(columns[14]) - now) / 1000));
+		columns[15] = columns[14];
+		columns[14] = columns[13];
+		columns[13] = CStringGetTextDatum(attach_key(columns[3], columns[4], columns[5], columns[6], columns[8], columns[9]));
+		nulls[13] = nulls[14] = nulls[15] = nulls[16] = false;
+		tuplestore_putvalues(result->setResult, result->setDesc, columns, nulls);
+	}
+	sql_end(&scope);
+	return (Datum) 0;
+}
+
+/* ----------------------------------------------------------------
+ * Accepting
+ * ----------------------------------------------------------------
+ */
+
+/* An answer of a host, to an offer that is his. */
+typedef struct Answer
+{
+	Offer		offer;
+	Session		session;
+	TimestampTz now;			/* read after the lock */
+} Answer;
+
+/* Locks the session of an offer to a host of the caller's; false: there is no such offer. */
+static bool
+answer_begin(int64 offer_id, Answer *answer)
+{
+	/* what is not there and what is not the caller's look alike, and nobody locks what is not his */
+	if (!offer_read(offer_id, &answer->offer) || !host_is_mine(answer->offer.host_id) ||
+		!session_lock(&answer->offer.session, &answer->session) || !offer_read(offer_id, &answer->offer))
+		return false;
+	answer->now = clock_now();
+	return true;
+}
+
+typedef struct Acceptance
+{
+	const char *outcome;
+	int64		epoch;			/* 0: none */
+	TimestampTz until;			/* of the lease, if there is one */
+} Acceptance;
+
+/* The offer was accepted: is it the same host that asks again, and does it still have the session? */
+static void
+accept_again(const Answer *answer, const char *token, Acceptance *acceptance)
+{
+	Registration registration;
+
+	if (strcmp(answer->offer.token, token) != 0)
+		acceptance->outcome = "taken";
+	else if (registration_read(&answer->session.key, &registration) &&
+			 registration_holder(&answer->session, &registration, answer->offer.epoch, token, answer->now) == HOLDER_LIVE)
+	{
+		acceptance->outcome = "repeated";
+		acceptance->epoch = answer->offer.epoch;
+		acceptance->until = registration.expires_at;
+	}
+	else
+		acceptance->outcome = "expired";
+}
+
+/* The session is the host's from the COMMIT on. */
+static void
+attach(const Answer *answer, int64 host_generation, const char *endpoint, const char *token, const Lease *lease)
+{
+	const Offer *offer = &answer->offer;
+	SqlScope	scope;
+	Datum		values[4];
+	Registration registration = {
+		.lease_epoch = lease->epoch,
+		.observed_at = lease->acquired_at,
+		.expires_at = lease->expires_at,
+		.host_id = offer->host_id,
+		.host_generation = host_generation,
+		.agent_id = unconstify(char *, offer->target.agent_id),
+		.runtime_compatibility_id = unconstify(char *, offer->target.runtime_compatibility_id),
+		.placement = unconstify(char *, offer->target.placement),
+		.endpoint = unconstify(char *, endpoint),
+		.residency = "attaching",
+		.accepting = false,
+		.offer_id = offer->offer_id,
+		.token = unconstify(char *, token)
+	};
+
+	registration_write(&offer->session, &registration);
+	TEST_POINT("accept-before-offer");
+	values[0] = Int64GetDatum(offer->offer_id);
+	values[1] = CStringGetTextDatum(token);
+	values[2] = Int64GetDatum(lease->epoch);
+	values[3] = TimestampTzGetDatum(answer->now);
+	sql_begin(&scope);
+	if (sql_run_latest(&plans[PLAN_ACCEPT], values, NULL) == 0)
+		elog(ERROR, "offer " INT64_FORMAT " changed though its session is locked", offer->offer_id);
+	sql_end(&scope);
+	/* should the host die before its first heartbeat, somebody looks */
+	session_mark(answer->session.number, lease->expires_at);
+}
+
+/* If the session's lease is free. */
+static void
+take(const Answer *answer, int64 host_generation, const char *endpoint, const char *token, Acceptance *acceptance)
+{
+	char		lease_id[SESSION_LEASE_MAX];
+	char		holder_id[OFFER_HOLDER_MAX];
+	PlacementSettings settings;
+	Lease		lease;
+
+	placement_settings(&settings);
+	session_lease_id(answer->session.number, lease_id);
+	offer_holder_id(answer->offer.offer_id, holder_id);
+	if (lease_try_acquire(lease_id, holder_id, settings.session_ttl_ms, false, &lease) != LEASE_GRANTED)
+	{
+		acceptance->outcome = "lease_busy";
+		acceptance->until = lease.epoch > 0 ? Max(lease_deadline(&lease), answer->now) : answer->now;
+		return;
+	}
+	attach(answer, host_generation, endpoint, token, &lease);
+	acceptance->outcome = "accepted";
+	acceptance->epoch = lease.epoch;
+	acceptance->until = lease.expires_at;
+}
+
+static void
+accept(const Answer *answer, int64 host_generation, const char *token, Acceptance *acceptance)
+{
+	const Offer *offer = &answer->offer;
+	char	   *endpoint;
+
+	if (strcmp(offer->state, "accepted") == 0)
+	{
+		accept_again(answer, token, acceptance);
+		return;
+	}
+	if (strcmp(offer->state, "offered") != 0)
+		acceptance->outcome = offer->state;
+	else if (answer->now >= offer->expires_at)
+		acceptance->outcome = "expired";
+	else if (host_generation != target_generation(&offer->target, offer->host_id, &endpoint))
+		acceptance->outcome = "generation";
+	/* who takes back what it offers takes it from its sessions too */
+	else if (endpoint == NULL)
+		acceptance->outcome = "withdrawn";
+	/* a runtime or a placement changes with the generation alone */
+	else if (offer->desired_generation != answer->session.generation)
+		acceptance->outcome = "stale_offer";
+	else
+		take(answer, host_generation, endpoint, token, acceptance);
+}
+
+PG_FUNCTION_INFO_V1(reconcile_accept_offer);
+Datum
+reconcile_accept_offer(PG_FUNCTION_ARGS)
+{
+	int64		offer_id;
+	int64		host_generation;
+	char	   *token;
+	Answer		answer;
+	Acceptance	acceptance = {.outcome = "not_found"};
+	Datum		values[3] = {0};
+	bool		nulls[3] = {false, true, true};
+
+	require_writable("accept_offer");
+	require_read_committed("accept_offer");
+	offer_id = number_field(fcinfo, 0, "offer_id", 1, PG_INT64_MAX, "It is that of an offer that was fetched.");
+	host_generation = number_field(fcinfo, 1, "host_generation", 1, PG_INT64_MAX, "It is at least 1.");
+	token = identity_field(fcinfo, 2, "token");
+	if (answer_begin(offer_id, &answer))
+		accept(&answer, host_generation, token, &acceptance);
+
+	values[0] = CStringGetTextDatum(acceptance.outcome);
+	nulls[1] = acceptance.epoch == 0;
+	values[1] = Int64GetDatum(acceptance.epoch);
+	nulls[2] = acceptance.until == 0;
+	if (!nulls[2])
+		values[2] = IntervalPGetDatum(duration_interval(Max(acceptance.until - clock_now(), 0) / 1000));
+	return return_one_row(fcinfo, values, nulls);
+}
+
+/* ----------------------------------------------------------------
+ * Refusing
+ * ----------------------------------------------------------------
+ */
+
+static const char *const codes[] = {
+	"epoch_mismatch", "runtime_mismatch", "no_capacity", "not_admitting", "releasing", "runtime_unavailable"
+};
+
+static const char *
+refuse(const Answer *answer, const char *code)
+{
+	const Offer *offer = &answer->offer;
+
+	if (strcmp(offer->state, "refused") == 0)
+	{
+		bool		same = offer->code == NULL ? code == NULL : code != NULL && strcmp(offer->code, code) == 0;
+
+		return same ? "repeated" : "conflict";
+	}
+	if (strcmp(offer->state, "offered") != 0)
+		return offer->state;
+	if (answer->now >= offer->expires_at)
+		return "expired";
+	offer_end(offer, "refused", code, answer->now);
+	/* the next candidate may be asked at once */
+	session_mark(answer->session.number, answer->now);
+	return "refused";
+}
+
+PG_FUNCTION_INFO_V1(reconcile_refuse_offer);
+Datum
+reconcile_refuse_offer(PG_FUNCTION_ARGS)
+{
+	int64		offer_id;
+	const char *code = NULL;
+	Answer		answer;
+
+	require_writable("refuse_offer");
+	require_read_committed("refuse_offer");
+	offer_id = number_field(fcinfo, 0, "offer_id", 1, PG_INT64_MAX, "It is that of an offer that was fetched.");
+	if (!PG_ARGISNULL(1))
+		code = codes[word_field(fcinfo, 1, "code", codes, lengthof(codes),
+								"It is epoch_mismatch, runtime_mismatch, no_capacity, not_admitting, releasing, "
+								"runtime_unavailable, or NULL.")];
+	PG_RETURN_DATUM(CStringGetTextDatum(answer_begin(offer_id, &answer) ? refuse(&answer, code) : "not_found"));
+}

@@ -1,0 +1,740 @@
+/*
+ * target.c
+ *		What hosts offer: a row for each host and target, their ranking, and the room
+ *		that is left.
+ *
+ * What is left is what a host says it has, less what was placed on it since: each offer
+ * takes one, until it ends or the host says that its number takes account of it.  An
+ * offer that counts is marked so; both change only while the row of the target is locked,
+ * and the rows of offers are locked last of all.
+ *
+ * Of two target rows none is waited for while another is held, but in the order of their
+ * keys (heartbeat.c): so an offer that ends beside others keeps its place where the row
+ * is busy, and the host's next word takes it back.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "core/access.h"
+#include "core/arrays.h"
+#include "core/duration.h"
+#include "core/errors.h"
+#include "core/plan.h"
+#include "core/rows.h"
+#include "journal/digest.h"
+#include "journal/envelope.h"
+#include "placement/field.h"
+#include "placement/host.h"
+#include "placement/marks.h"
+
+#define PAGE_MAX		1000
+
+#define OF_TARGET \
+	"t.agent_id OPERATOR(pg_catalog.=) $1 AND t.runtime_compatibility_id OPERATOR(pg_catalog.=) $2" \
+	" AND t.placement OPERATOR(pg_catalog.=) $3"
+#define OF_HOST OF_TARGET " AND t.host_id OPERATOR(pg_catalog.=) $4"
+#define OFFER_OF_HOST \
+	"o.agent_id OPERATOR(pg_catalog.=) $1 AND o.runtime_compatibility_id OPERATOR(pg_catalog.=) $2" \
+	" AND o.placement OPERATOR(pg_catalog.=) $3 AND o.host_id OPERATOR(pg_catalog.=) $4"
+#define LEFT_OF_TARGET "t.capacity OPERATOR(pg_catalog.-) t.reserved"
+/* no join, before which a page of the ranking would be sorted */
+#define IS_REGISTERED "(SELECT true FROM reconcile.host h WHERE h.host_id OPERATOR(pg_catalog.=) t.host_id)"
+
+enum
+{
+	PLAN_LOCK,
+	PLAN_MAKE,
+	PLAN_GENERATION,
+	PLAN_FORGET_OFFERS,
+	PLAN_COUNT_OFFERS,
+	PLAN_PUBLISH,
+	PLAN_WITHDRAW,
+	PLAN_RANK,
+	PLAN_RESERVE,
+	PLAN_OFFER,
+	PLAN_TRY_LOCK,
+	PLAN_UNCOUNT,
+	PLAN_UNRESERVE,
+	PLAN_WAITING
+};
+
+static SqlPlan plans[] = {
+	[PLAN_LOCK] = {
+		"SELECT t.host_generation, t.revision, t.capacity, t.reserved, t.accepting, t.expires_at, t.seen_offer"
+		" FROM reconcile.host_target t WHERE " OF_HOST " FOR NO KEY UPDATE",
+		4, {TEXTOID, TEXTOID, TEXTOID, TEXTOID}
+	},
+	/* withdrawn until it is published, in this transaction */
+	[PLAN_MAKE] = {
+		"INSERT INTO reconcile.host_target (agent_id, runtime_compatibility_id, placement, host_id, host_generation,"
+		" revision, observed_at, accepting, capacity, reserved) VALUES ($1, $2, $3, $4, $5, 1, $6, false, 0, 0)"
+		" ON CONFLICT DO NOTHING",
+		6, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, TIMESTAMPTZOID}
+	},
+	[PLAN_GENERATION] = {
+		"SELECT t.host_generation, t.endpoint FROM reconcile.host_target t WHERE " OF_HOST,
+		4, {TEXTOID, TEXTOID, TEXTOID, TEXTOID}
+	},
+	/* those that the host takes account of, that ended, or whose session it has not any more */
+	[PLAN_FORGET_OFFERS] = {
+		"UPDATE reconcile.session_offer o SET counted = false WHERE " OFFER_OF_HOST " AND o.counted"
+		" AND o.state OPERATOR(pg_catalog.<>) 'offered'"
+		" AND ($5 OR o.state OPERATOR(pg_catalog.<>) 'accepted' OR o.offer_id OPERATOR(pg_catalog.<=) $6"
+		" OR o.offer_id OPERATOR(pg_catalog.=) ANY ($7) OR NOT EXISTS (SELECT FROM reconcile.session_registration r"
+		" WHERE r.tenant_id OPERATOR(pg_catalog.=) o.tenant_id AND r.session_id OPERATOR(pg_catalog.=) o.session_id"
+		" AND r.offer_id OPERATOR(pg_catalog.=) o.offer_id AND r.host_id IS NOT NULL"
+		" AND r.expires_at OPERATOR(pg_catalog.>) $8))",
+		8, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, BOOLOID, INT8OID, INT8ARRAYOID, TIMESTAMPTZOID}
+	},
+	[PLAN_COUNT_OFFERS] = {
+		"SELECT pg_catalog.count(*)::pg_catalog.int4 FROM reconcile.session_offer o WHERE " OFFER_OF_HOST " AND o.counted",
+		4, {TEXTOID, TEXTOID, TEXTOID, TEXTOID}
+	},
+	[PLAN_PUBLISH] = {
+		"UPDATE reconcile.host_target t SET host_generation = $5, revision = $6, observed_at = $7, endpoint = $8,"
+		" isolation_class = $9, accepting = $10, capacity = $11, reserved = $12, seen_offer = $13, capabilities = $14,"
+		" expires_at = $15 WHERE " OF_HOST,
+		15, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, INT8OID, TIMESTAMPTZOID, TEXTOID, TEXTOID, BOOLOID, INT4OID,
+			INT4OID, INT8OID, TEXTARRAYOID, TIMESTAMPTZOID}
+	},
+	[PLAN_WITHDRAW] = {
+		"UPDATE reconcile.host_target t SET host_generation = $5, revision = $6, observed_at = $7, endpoint = NULL,"
+		" isolation_class = NULL, accepting = false, capacity = 0, capabilities = '{}', expires_at = NULL"
+		" WHERE " OF_HOST,
+		7, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, INT8OID, TIMESTAMPTZOID}
+	},
+	[PLAN_RANK] = {
+		"SELECT t.host_id, t.host_generation, t.revision, t.observed_at, t.expires_at, t.endpoint, t.isolation_class,"
+		" t.accepting, t.capacity, t.reserved, t.capabilities FROM reconcile.host_target t WHERE " OF_TARGET
+		" AND t.accepting AND t.expires_at IS NOT NULL"
+		" AND ROW(" LEFT_OF_TARGET ", t.host_id) OPERATOR(pg_catalog.<) ROW($4, $5) AND " IS_REGISTERED
+		" ORDER BY (" LEFT_OF_TARGET ") DESC, t.host_id DESC LIMIT $6",
+		6, {TEXTOID, TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID}
+	},
+	[PLAN_RESERVE] = {
+		"UPDATE reconcile.host_target t SET reserved = t.reserved OPERATOR(pg_catalog.+) 1 WHERE " OF_HOST
+		" AND t.host_generation OPERATOR(pg_catalog.=) $5 AND t.accepting AND t.expires_at OPERATOR(pg_catalog.>) $6"
+		" AND (" LEFT_OF_TARGET ") OPERATOR(pg_catalog.>) 0 AND " IS_REGISTERED,
+		6, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, TIMESTAMPTZOID}
+	},
+	[PLAN_OFFER] = {
+		"SELECT o.agent_id, o.runtime_compatibility_id, o.placement, o.host_id FROM reconcile.session_offer o"
+		" WHERE o.offer_id OPERATOR(pg_catalog.=) $1 AND o.counted",
+		1, {INT8OID}
+	},
+	[PLAN_TRY_LOCK] = {
+		"SELECT t.host_generation, t.revision, t.capacity, t.reserved, t.accepting, t.expires_at, t.seen_offer"
+		" FROM reconcile.host_target t WHERE " OF_HOST " FOR NO KEY UPDATE SKIP LOCKED",
+		4, {TEXTOID, TEXTOID, TEXTOID, TEXTOID}
+	},
+	[PLAN_UNCOUNT] = {
+		"UPDATE reconcile.session_offer o SET counted = false WHERE o.offer_id OPERATOR(pg_catalog.=) $1 AND o.counted",
+		1, {INT8OID}
+	},
+	[PLAN_UNRESERVE] = {
+		"UPDATE reconcile.host_target t SET reserved = t.reserved OPERATOR(pg_catalog.-) 1 WHERE " OF_HOST
+		" AND t.reserved OPERATOR(pg_catalog.>) 0",
+		4, {TEXTOID, TEXTOID, TEXTOID, TEXTOID}
+	},
+	[PLAN_WAITING] = {
+		"SELECT s.number FROM reconcile.session_search t"
+		" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) t.tenant_id"
+		" AND s.session_id OPERATOR(pg_catalog.=) t.session_id WHERE " OF_TARGET " LIMIT $4",
+		4, {TEXTOID, TEXTOID, TEXTOID, INT4OID}
+	}
+};
+
+static const char *const placements[] = {"pooled", "dedicated"};
+
+#define PLACEMENT_HINT	"It is pooled or dedicated."
+
+static void
+key_values(const TargetKey *key, Datum *values)
+{
+	values[0] = CStringGetTextDatum(key->agent_id);
+	values[1] = CStringGetTextDatum(key->runtime_compatibility_id);
+	values[2] = CStringGetTextDatum(key->placement);
+}
+
+/* ----------------------------------------------------------------
+ * Checks
+ * ----------------------------------------------------------------
+ */
+
+/* ws:// or wss://, a host, perhaps a port and a path: nothing that could carry a secret. */
+static bool
+endpoint_is_bare(const char *endpoint)
+{
+	const char *host = strncmp(endpoint, "ws://", 5) == 0 ? endpoint + 5 :
+		strncmp(endpoint, "wss://", 6) == 0 ? endpoint + 6 : NULL;
+
+	return host != NULL && host[0] != '\0' && strchr("/:", host[0]) == NULL && strpbrk(host, "@?#\\ ") == NULL;
+}
+
+void
+endpoint_check(const char *endpoint, const char *field)
+{
+	identity_check(endpoint, field);
+	if (!endpoint_is_bare(endpoint))
+		field_invalid(field, "is not a bare ws or wss URL",
+					  "It has a host, and no user, password, query or fragment: wss://host:port/path.");
+}
+
+void
+target_check(const Advertisement *advertisement, const char *prefix)
+{
+	const TargetKey *key = &advertisement->key;
+#define FIELD(name) psprintf("%s" name, prefix)
+
+	identity_check(key->agent_id, FIELD("agent_id"));
+	identity_check(key->runtime_compatibility_id, FIELD("runtime_compatibility_id"));
+	if (strcmp(key->placement, "pooled") != 0 && strcmp(key->placement, "dedicated") != 0)
+		field_invalid(FIELD("placement"), "is not one of its values", PLACEMENT_HINT);
+	endpoint_check(advertisement->endpoint, FIELD("endpoint"));
+	if (strcmp(advertisement->isolation_class, "cross_tenant_isolated") != 0 &&
+		strcmp(advertisement->isolation_class, "tenant_exclusive") != 0)
+		field_invalid(FIELD("isolation_class"), "is not one of its values",
+					  "It is cross_tenant_isolated or tenant_exclusive.");
+	if (advertisement->capacity < 0 || advertisement->capacity > CAPACITY_MAX)
+		field_invalid(FIELD("available_capacity"), "is out of range", "It is 0 to 1,048,576.");
+	if (strcmp(key->placement, "dedicated") == 0 && advertisement->capacity > 1)
+		field_invalid(FIELD("available_capacity"), "is out of range", "A dedicated host has room for one session.");
+#undef FIELD
+}
+
+static int
+compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *) a, *(char *const *) b);
+}
+
+Datum
+capabilities_datum(char **names, int n, const char *field)
+{
+	Datum	   *elements = palloc(sizeof(Datum) * Max(n, 1));
+	int			distinct = 0;
+
+	for (int i = 0; i < n; i++)
+		identity_check(names[i], field);
+	qsort(names, n, sizeof(char *), compare_names);
+	for (int i = 0; i < n; i++)
+	{
+		if (i == 0 || strcmp(names[i], names[i - 1]) != 0)
+			elements[distinct++] = CStringGetTextDatum(names[i]);
+	}
+	return PointerGetDatum(construct_array(elements, distinct, TEXTOID, -1, false, TYPALIGN_INT));
+}
+
+/* ----------------------------------------------------------------
+ * Publishing
+ * ----------------------------------------------------------------
+ */
+
+/* A row of host_target that is locked. */
+typedef struct Locked
+{
+	int64		host_generation;
+	int64		revision;
+	int			left;
+	int			reserved;
+	bool		accepting;
+	TimestampTz expires_at;		/* DT_NOBEGIN: withdrawn */
+	int64		seen_offer;
+} Locked;
+
+/* Within sql_begin(): values as key_values() and the host's id. */
+static bool
+lock_target(int plan, Datum *values, Locked *locked)
+{
+	bool		isnull;
+	Datum		expires_at;
+
+	if (sql_run_latest(&plans[plan], values, NULL) == 0)
+		return false;
+	locked->host_generation = DatumGetInt64(sql_value(0, 1, NULL));
+	locked->revision = DatumGetInt64(sql_value(0, 2, NULL));
+	locked->reserved = DatumGetInt32(sql_value(0, 4, NULL));
+	locked->left = DatumGetInt32(sql_value(0, 3, NULL)) - locked->reserved;
+	locked->accepting = DatumGetBool(sql_value(0, 5, NULL));
+	expires_at = sql_value(0, 6, &isnull);
+	locked->expires_at = isnull ? DT_NOBEGIN : DatumGetTimestampTz(expires_at);
+	locked->seen_offer = DatumGetInt64(sql_value(0, 7, NULL));
+	return true;
+}
+
+static bool
+has_room(const Locked *locked, TimestampTz now)
+{
+	return locked->accepting && locked->expires_at > now && locked->left > 0;
+}
+
+bool
+target_publish(const char *host_id, const Advertisement *advertisement, const SeenOffers *seen,
+			   int64 *generation, int64 *revision, TimestampTz *expires_at)
+{
+	SqlScope	scope;
+	Datum		values[15];
+	char		nulls[15] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
+	Locked		before;
+	TimestampTz now;
+	int			reserved;
+	bool		had_room;
+
+	sql_begin(&scope);
+	key_values(&advertisement->key, values);
+	values[3] = CStringGetTextDatum(host_id);
+	if (!lock_target(PLAN_LOCK, values, &before))
+	{
+		values[4] = Int64GetDatum(*generation);
+		values[5] = TimestampTzGetDatum(clock_now());
+		sql_run_latest(&plans[PLAN_MAKE], values, NULL);
+		if (!lock_target(PLAN_LOCK, values, &before))
+			elog(ERROR, "could not lock what host \"%s\" offers", host_id);
+		/* one that was made here is at its first revision when it is published */
+		if (before.expires_at == DT_NOBEGIN && before.revision == 1 && before.host_generation == *generation)
+			before.revision = 0;
+	}
+	now = clock_now();
+	*revision = before.revision;
+	if (*generation < before.host_generation)
+	{
+		*generation = before.host_generation;
+		sql_end(&scope);
+		return false;
+	}
+
+	values[4] = BoolGetDatum(seen->all);
+	values[5] = Int64GetDatum(seen->up_to);
+	values[6] = seen->listed;
+	nulls[6] = seen->listed == (Datum) 0 ? 'n' : ' ';
+	values[7] = TimestampTzGetDatum(now);
+	sql_run_latest(&plans[PLAN_FORGET_OFFERS], values, nulls);
+	nulls[6] = ' ';
+	sql_run_latest(&plans[PLAN_COUNT_OFFERS], values, NULL);
+	reserved = DatumGetInt32(sql_value(0, 1, NULL));
+
+	*revision = before.revision + 1;
+	*expires_at = clock_add_ms(now, advertisement->ttl_ms);
+	values[4] = Int64GetDatum(*generation);
+	values[5] = Int64GetDatum(*revision);
+	values[6] = TimestampTzGetDatum(now);
+	values[7] = CStringGetTextDatum(advertisement->endpoint);
+	values[8] = CStringGetTextDatum(advertisement->isolation_class);
+	values[9] = BoolGetDatum(advertisement->accepting);
+	values[10] = Int32GetDatum(advertisement->capacity);
+	values[11] = Int32GetDatum(reserved);
+	values[12] = Int64GetDatum(Max(before.seen_offer, seen->up_to));
+	values[13] = advertisement->capabilities;
+	values[14] = TimestampTzGetDatum(*expires_at);
+	sql_run_latest(&plans[PLAN_PUBLISH], values, NULL);
+	sql_end(&scope);
+
+	sweep_mark(SWEEP_HOST_TARGETS);
+	had_room = has_room(&before, now);
+	if (!had_room && advertisement->accepting && advertisement->capacity > reserved)
+		host_room(&advertisement->key, advertisement->capacity - reserved);
+	return true;
+}
+
+int64
+target_generation(const TargetKey *key, const char *host_id, char **endpoint)
+{
+	SqlScope	scope;
+	Datum		values[4];
+	int64		generation = 0;
+
+	*endpoint = NULL;
+	key_values(key, values);
+	values[3] = CStringGetTextDatum(host_id);
+	sql_begin(&scope);
+	if (sql_run_latest(&plans[PLAN_GENERATION], values, NULL) > 0)
+	{
+		bool		isnull;
+		Datum		value = sql_value(0, 2, &isnull);
+
+		generation = DatumGetInt64(sql_value(0, 1, NULL));
+		if (!isnull)
+			*endpoint = MemoryContextStrdup(scope.outer, TextDatumGetCString(value));
+	}
+	sql_end(&scope);
+	return generation;
+}
+
+static void
+target_key_args(FunctionCallInfo fcinfo, int first, TargetKey *key)
+{
+	key->agent_id = identity_field(fcinfo, first, "agent_id");
+	key->runtime_compatibility_id = identity_field(fcinfo, first + 1, "runtime_compatibility_id");
+	key->placement = placements[word_field(fcinfo, first + 2, "placement", placements, lengthof(placements), PLACEMENT_HINT)];
+}
+
+enum
+{
+	ARG_HOST_ID,
+	ARG_HOST_GENERATION,
+	ARG_AGENT_ID,
+	ARG_RUNTIME,
+	ARG_PLACEMENT,
+	ARG_ENDPOINT,
+	ARG_ISOLATION_CLASS,
+	ARG_ACCEPTING,
+	ARG_AVAILABLE_CAPACITY,
+	ARG_TTL,
+	ARG_CAPABILITIES,
+	ARG_SEEN_OFFER
+};
+
+static void
+advertisement_args(FunctionCallInfo fcinfo, Advertisement *advertisement)
+{
+	Datum	   *capabilities;
+	bool	   *nulls;
+	char	  **names;
+	int			n;
+
+	target_key_args(fcinfo, ARG_AGENT_ID, &advertisement->key);
+	advertisement->endpoint = identity_field(fcinfo, ARG_ENDPOINT, "endpoint");
+	advertisement->isolation_class = identity_field(fcinfo, ARG_ISOLATION_CLASS, "isolation_class");
+	if (PG_ARGISNULL(ARG_ACCEPTING))
+		field_null("accepting");
+	advertisement->accepting = PG_GETARG_BOOL(ARG_ACCEPTING);
+	if (PG_ARGISNULL(ARG_AVAILABLE_CAPACITY))
+		field_null("available_capacity");
+	advertisement->capacity = PG_GETARG_INT32(ARG_AVAILABLE_CAPACITY);
+	target_check(advertisement, "");
+	advertisement->ttl_ms = interval_field(fcinfo, ARG_TTL, "ttl", false, TARGET_TTL_MAX_MS,
+										   "It is more than 0 and at most 15 minutes.");
+	if (PG_ARGISNULL(ARG_CAPABILITIES))
+		field_null("capabilities");
+	n = array_nulls_arg(fcinfo, ARG_CAPABILITIES, "capabilities", TEXTOID, CAPABILITIES_MAX, &capabilities, &nulls);
+	names = palloc(sizeof(char *) * Max(n, 1));
+	for (int i = 0; i < n; i++)
+	{
+		if (nulls[i])
+			field_null("capabilities");
+		names[i] = TextDatumGetCString(capabilities[i]);
+	}
+	advertisement->capabilities = capabilities_datum(names, n, "capabilities");
+}
+
+PG_FUNCTION_INFO_V1(reconcile_publish_host_target);
+Datum
+reconcile_publish_host_target(PG_FUNCTION_ARGS)
+{
+	char	   *host_id;
+	int64		generation;
+	int64		revision;
+	TimestampTz expires_at;
+	Advertisement advertisement;
+	SeenOffers	seen = {0};
+	Datum		values[4] = {0};
+	bool		nulls[4] = {false, true, true, true};
+
+	require_writable("publish_host_target");
+	require_read_committed("publish_host_target");
+	host_id = identity_field(fcinfo, ARG_HOST_ID, "host_id");
+	generation = number_field(fcinfo, ARG_HOST_GENERATION, "host_generation", 1, PG_INT64_MAX, "It is at least 1.");
+	advertisement_args(fcinfo, &advertisement);
+	seen.all = PG_ARGISNULL(ARG_SEEN_OFFER);
+	if (!seen.all)
+		seen.up_to = number_field(fcinfo, ARG_SEEN_OFFER, "seen_offer", 0, PG_INT64_MAX, "It is at least 0.");
+
+	if (!host_is_mine(host_id))
+		values[0] = CStringGetTextDatum("not_found");
+	else
+	{
+		bool		published = target_publish(host_id, &advertisement, &seen, &generation, &revision, &expires_at);
+
+		values[0] = CStringGetTextDatum(published ? "published" : "generation");
+		values[1] = Int64GetDatum(generation);
+		values[2] = Int64GetDatum(revision);
+		values[3] = TimestampTzGetDatum(expires_at);
+		nulls[1] = nulls[2] = false;
+		nulls[3] = !published;
+	}
+	return return_one_row(fcinfo, values, nulls);
+}
+
+/* drained, already, generation, not_found; the row as it is then. */
+static const char *
+drain(const char *host_id, const TargetKey *key, int64 generation, Locked *row)
+{
+	SqlScope	scope;
+	Datum		values[7];
+	const char *outcome;
+
+	key_values(key, values);
+	values[3] = CStringGetTextDatum(host_id);
+	sql_begin(&scope);
+	if (!lock_target(PLAN_LOCK, values, row))
+		outcome = "not_found";
+	else if (generation < row->host_generation)
+		outcome = "generation";
+	else if (row->expires_at == DT_NOBEGIN && generation == row->host_generation)
+		outcome = "already";
+	else
+	{
+		row->host_generation = generation;
+		row->revision++;
+		values[4] = Int64GetDatum(row->host_generation);
+		values[5] = Int64GetDatum(row->revision);
+		values[6] = TimestampTzGetDatum(clock_now());
+		sql_run_latest(&plans[PLAN_WITHDRAW], values, NULL);
+		outcome = "drained";
+	}
+	sql_end(&scope);
+	return outcome;
+}
+
+PG_FUNCTION_INFO_V1(reconcile_drain_host_target);
+Datum
+reconcile_drain_host_target(PG_FUNCTION_ARGS)
+{
+	char	   *host_id;
+	int64		generation;
+	TargetKey	key;
+	Locked		row;
+	const char *outcome = "not_found";
+	Datum		values[3] = {0};
+	bool		nulls[3] = {false, true, true};
+
+	require_writable("drain_host_target");
+	require_read_committed("drain_host_target");
+	host_id = identity_field(fcinfo, 0, "host_id");
+	generation = number_field(fcinfo, 1, "host_generation", 1, PG_INT64_MAX, "It is at least 1.");
+	target_key_args(fcinfo, 2, &key);
+
+	if (host_is_mine(host_id))
+		outcome = drain(host_id, &key, generation, &row);
+	values[0] = CStringGetTextDatum(outcome);
+	if (strcmp(outcome, "not_found") != 0)
+	{
+		values[1] = Int64GetDatum(row.host_generation);
+		values[2] = Int64GetDatum(row.revision);
+		nulls[1] = nulls[2] = false;
+	}
+	return return_one_row(fcinfo, values, nulls);
+}
+
+/* ----------------------------------------------------------------
+ * The ranking
+ * ----------------------------------------------------------------
+ */
+
+/* A row of PLAN_RANK, copied to the context. */
+static void
+target_from_row(int row, MemoryContext context, const TargetKey *key, HostTarget *target)
+{
+	Datum	   *capabilities;
+	int			n;
+
+	target->key = *key;
+	target->host_id = MemoryContextStrdup(context, TextDatumGetCString(sql_value(row, 1, NULL)));
+	target->host_generation = DatumGetInt64(sql_value(row, 2, NULL));
+	target->revision = DatumGetInt64(sql_value(row, 3, NULL));
+	target->observed_at = DatumGetTimestampTz(sql_value(row, 4, NULL));
+	target->expires_at = DatumGetTimestampTz(sql_value(row, 5, NULL));
+	target->endpoint = MemoryContextStrdup(context, TextDatumGetCString(sql_value(row, 6, NULL)));
+	target->isolation_class = MemoryContextStrdup(context, TextDatumGetCString(sql_value(row, 7, NULL)));
+	target->accepting = DatumGetBool(sql_value(row, 8, NULL));
+	target->capacity = DatumGetInt32(sql_value(row, 9, NULL));
+	target->reserved = DatumGetInt32(sql_value(row, 10, NULL));
+	deconstruct_array(DatumGetArrayTypeP(sql_value(row, 11, NULL)), TEXTOID, -1, false, TYPALIGN_INT,
+					  &capabilities, NULL, &n);
+	target->capabilities = MemoryContextAlloc(context, sizeof(char *) * Max(n, 1));
+	target->ncapabilities = n;
+	for (int i = 0; i < n; i++)
+		target->capabilities[i] = MemoryContextStrdup(context, TextDatumGetCString(capabilities[i]));
+}
+
+int
+host_candidates(const TargetKey *key, const RankPlace *after, int max, HostTarget **targets)
+{
+	SqlScope	scope;
+	Datum		values[6];
+	int			n;
+
+	key_values(key, values);
+	/* nothing ranks above it */
+	values[3] = Int32GetDatum(after == NULL ? PG_INT32_MAX : after->capacity);
+	values[4] = CStringGetTextDatum(after == NULL ? "" : after->host_id);
+	values[5] = Int32GetDatum(max);
+	sql_begin(&scope);
+	n = (int) sql_run_latest(&plans[PLAN_RANK], values, NULL);
+	*targets = MemoryContextAlloc(scope.outer, sizeof(HostTarget) * Max(n, 1));
+	for (int i = 0; i < n; i++)
+		target_from_row(i, scope.outer, key, &(*targets)[i]);
+	sql_end(&scope);
+	return n;
+}
+
+bool
+host_reserve(const HostTarget *target, TimestampTz now)
+{
+	SqlScope	scope;
+	Datum		values[6];
+	bool		reserved;
+
+	key_values(&target->key, values);
+	values[3] = CStringGetTextDatum(target->host_id);
+	values[4] = Int64GetDatum(target->host_generation);
+	values[5] = TimestampTzGetDatum(now);
+	sql_begin(&scope);
+	reserved = sql_run_latest(&plans[PLAN_RESERVE], values, NULL) > 0;
+	sql_end(&scope);
+	return reserved;
+}
+
+void
+host_unreserve(int64 offer_id, bool wait)
+{
+	SqlScope	scope;
+	Datum		values[4];
+	Datum		offer = Int64GetDatum(offer_id);
+	TargetKey	key;
+	Locked		row;
+	bool		filled = false;
+
+	sql_begin(&scope);
+	if (sql_run_latest(&plans[PLAN_OFFER], &offer, NULL) > 0)
+	{
+		key.agent_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 1, NULL)));
+		key.runtime_compatibility_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 2, NULL)));
+		key.placement = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 3, NULL)));
+		key_values(&key, values);
+		values[3] = PointerGetDatum(DatumGetTextPCopy(sql_value(0, 4, NULL)));
+		/* the host may have told meanwhile that it takes account of it */
+		if (lock_target(wait ? PLAN_LOCK : PLAN_TRY_LOCK, values, &row) &&
+			sql_run_latest(&plans[PLAN_UNCOUNT], &offer, NULL) > 0)
+		{
+			sql_run_latest(&plans[PLAN_UNRESERVE], values, NULL);
+			filled = row.left == 0 && row.accepting && row.expires_at > clock_now();
+		}
+	}
+	sql_end(&scope);
+	if (filled)
+		host_room(&key, 1);
+}
+
+void
+host_room(const TargetKey *key, int room)
+{
+	SqlScope	scope;
+	Datum		values[4];
+	int64	   *numbers;
+	int			n;
+	TimestampTz now = clock_now();
+
+	key_values(key, values);
+	/* the pending sweep comes to whoever is left out */
+	values[3] = Int32GetDatum(Min(room, PAGE_MAX));
+	sql_begin(&scope);
+	n = (int) sql_run_latest(&plans[PLAN_WAITING], values, NULL);
+	numbers = MemoryContextAlloc(scope.outer, sizeof(int64) * Max(n, 1));
+	for (int i = 0; i < n; i++)
+		numbers[i] = DatumGetInt64(sql_value(i, 1, NULL));
+	sql_end(&scope);
+	for (int i = 0; i < n; i++)
+		session_mark(numbers[i], now);
+}
+
+/* ----------------------------------------------------------------
+ * Pages of it
+ * ----------------------------------------------------------------
+ */
+
+/* By it a position is known to be of this target. */
+static char *
+target_mark(const TargetKey *key)
+{
+	Digest	   *digest = digest_begin("host-position", 1);
+	uint8		bytes[DIGEST_BYTES];
+	char	   *mark = palloc0(17);
+
+	digest_text(digest, key->agent_id);
+	digest_text(digest, key->runtime_compatibility_id);
+	digest_text(digest, key->placement);
+	digest_end(digest, bytes);
+	hex_encode((const char *) bytes, 8, mark);
+	return mark;
+}
+
+/* mark "/" capacity "/" host_id */
+static void
+position_arg(FunctionCallInfo fcinfo, int n, const TargetKey *key, RankPlace *place)
+{
+	char	   *value = text_to_cstring(PG_GETARG_TEXT_PP(n));
+	const char *mark = target_mark(key);
+	char	   *end;
+	long		capacity;
+
+	if (strncmp(value, mark, strlen(mark)) != 0 || value[strlen(mark)] != '/')
+		field_invalid("after", "is not a position in this target's ranking", "It is the position of a row of the last page.");
+	errno = 0;
+	capacity = strtol(value + strlen(mark) + 1, &end, 10);
+	if (errno != 0 || *end != '/' || end[1] == '\0' || capacity < PG_INT32_MIN || capacity > PG_INT32_MAX)
+		field_invalid("after", "is not a position in this target's ranking", "It is the position of a row of the last page.");
+	place->capacity = (int) capacity;
+	place->host_id = end + 1;
+}
+
+PG_FUNCTION_INFO_V1(reconcile_compatible_hosts);
+Datum
+reconcile_compatible_hosts(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	TargetKey	key;
+	RankPlace	after;
+	HostTarget *targets;
+	TimestampTz now;
+	const char *mark;
+	int			max;
+	int			n;
+
+	target_key_args(fcinfo, 0, &key);
+	if (PG_ARGISNULL(3))
+		field_null("max_items");
+	max = PG_GETARG_INT32(3);
+	if (max < 1 || max > PAGE_MAX)
+		field_invalid("max_items", "is out of range", "It is 1 to 1,000.");
+	if (!PG_ARGISNULL(4))
+		position_arg(fcinfo, 4, &key, &after);
+	access_require_all(CAP_PLACE);
+
+	n = host_candidates(&key, PG_ARGISNULL(4) ? NULL : &after, max, &targets);
+	now = clock_now();
+	mark = target_mark(&key);
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < n; i++)
+	{
+		HostTarget *target = &targets[i];
+		int			left = target->capacity - target->reserved;
+		bool		live = now < target->expires_at;
+		Datum		values[16] = {0};
+		bool		nulls[16] = {false};
+
+		values[0] = CStringGetTextDatum(live ? "live" : "lapsed");
+		values[1] = CStringGetTextDatum(target->host_id);
+		values[2] = Int64GetDatum(target->host_generation);
+		values[3] = CStringGetTextDatum(key.agent_id);
+		values[4] = CStringGetTextDatum(key.runtime_compatibility_id);
+		values[5] = CStringGetTextDatum(key.placement);
+		values[6] = CStringGetTextDatum(target->endpoint);
+		values[7] = CStringGetTextDatum(target->isolation_class);
+		values[8] = BoolGetDatum(target->accepting);
+		values[9] = Int32GetDatum(left);
+		values[10] = Int32GetDatum(target->capacity);
+		values[11] = capabilities_datum(target->capabilities, target->ncapabilities, "capabilities");
+		values[12] = TimestampTzGetDatum(target->observed_at);
+		values[13] = TimestampTzGetDatum(target->expires_at);
+		values[14] = CStringGetTextDatum(psprintf("%s/%d/%s", mark, left, target->host_id));
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
