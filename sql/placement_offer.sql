@@ -51,22 +51,18 @@ SELECT session_id, host_id, mode FROM reconcile.fetch_offers() ORDER BY 1;
 CREATE TABLE key AS SELECT session_id, attach_key, offer_id FROM reconcile.fetch_offers();
 SELECT count(DISTINCT attach_key) FROM key;
 -- 12.7: one that is withdrawn is never accepted, and no epoch is granted
-SELECT o.outcome FROM reconcile.update_desired_state('t-o', 's3', 'other', 1, 'pooled', 'rt') o;
+SELECT o.outcome FROM reconcile.update_desired_state('t-o', 's3', 'other', 1, 'pooled', 'rt-none') o;
 SELECT place('s3');
 SELECT a.* FROM key, reconcile.accept_offer(offer_id, 1, 'token') a WHERE session_id = 's3';
 SELECT a.* FROM key, reconcile.accept_offer(offer_id, 4, 'token') a WHERE session_id = 's3';
 SELECT r FROM key, reconcile.refuse_offer(offer_id) r WHERE session_id = 's3';
 SELECT count(*) FROM reconcile.lease l JOIN reconcile.session s ON l.reconciler_id = 'session:' || s.number WHERE s.tenant_id = 't-o';
 SELECT count(*) FROM reconcile.session_registration WHERE tenant_id = 't-o';
-SELECT count(DISTINCT attach_key) FROM (SELECT attach_key FROM key UNION SELECT attach_key FROM reconcile.fetch_offers()) k;
 -- a full host is not asked: what was offered counts
 SELECT ranking();
 SELECT make('s4'), place('s4');
 
 -- what is another's, and what was never made, read the same
-SET ROLE offer_test_b;
-SELECT o.outcome, o.epoch, o.remaining FROM key, reconcile.accept_offer(offer_id, 4, 'token') o WHERE session_id = 's1';
-RESET ROLE;
 GRANT SELECT ON key TO PUBLIC;
 SET ROLE offer_test_b;
 SELECT o.outcome, o.epoch, o.remaining FROM key, reconcile.accept_offer(offer_id, 4, 'token') o WHERE session_id = 's1';
@@ -124,7 +120,7 @@ SELECT o.outcome FROM reconcile.update_desired_state('t-o', 's5', 'other', 1, 'p
 SELECT count(*) FROM reconcile.fetch_offers() WHERE session_id = 's5';
 SELECT * FROM accept('s5', 1, 'token');
 -- who takes back what it offers cannot accept; a generation that has come since is told first
-SELECT place('s5');
+SELECT count(place('s5')) FROM generate_series(1, 2);
 SELECT outcome FROM reconcile.drain_host_target('h2', 2, 'agent', 'rt', 'pooled');
 SELECT * FROM accept('s5', 1, 'token');
 SELECT * FROM accept('s5', 2, 'token');
