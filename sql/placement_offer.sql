@@ -131,6 +131,7 @@ SELECT * FROM accept('s5', 2, 'token-5');
 SELECT reconcile.register_host('r' || i, 'offer_test_a') FROM generate_series(1, 6) i;
 SELECT outcome FROM generate_series(1, 6) i, publish('r' || i, 1, 1, runtime => 'rt-6');
 SELECT make('s6', 'rt-6');
+CREATE TABLE answer (n serial, placed text, answer text);
 CREATE PROCEDURE refuse_all(session text, codes text[]) LANGUAGE plpgsql AS $$
 DECLARE
     code text;
@@ -138,11 +139,12 @@ DECLARE
 BEGIN
     FOREACH code IN ARRAY codes LOOP
         placed := place(session);
-        RAISE WARNING '%: %', placed, reconcile.refuse_offer(offer('t-o', session), code);
+        INSERT INTO answer (placed, answer) SELECT placed, reconcile.refuse_offer(offer('t-o', session), code);
         COMMIT;
     END LOOP;
 END $$;
 CALL refuse_all('s6', '{runtime_mismatch,no_capacity,not_admitting,runtime_unavailable,releasing,NULL}');
+SELECT placed, answer FROM answer ORDER BY n;
 SELECT place('s6');
 SELECT o.host_id, o.state, o.code, o.counted FROM reconcile.session_offers o WHERE session_id = 's6' ORDER BY offer_id;
 SELECT ranking('rt-6');
@@ -245,6 +247,13 @@ SELECT * FROM accept('c1', 5, 'token-d');
 SELECT lapse_lease('t-o', 'c1');
 SELECT * FROM heartbeat('h1', 5, jsonb_build_array(target(10)), '[]');
 SELECT ranking();
+
+-- 64 that each take one place, on ten hosts with room for five: fifty find one
+SELECT count(reconcile.register_host('n' || i, 'offer_test_a')) FROM generate_series(1, 10) i;
+SELECT outcome, count(*) FROM generate_series(1, 10) i, publish('n' || i, 1, 5, runtime => 'rt-n') GROUP BY 1;
+SELECT make('n' || i, 'rt-n') AS outcome, count(*) FROM generate_series(1, 64) i GROUP BY 1;
+SELECT left(place('n' || i), 13) AS outcome, count(*) FROM generate_series(1, 64) i GROUP BY 1 ORDER BY 1;
+SELECT max(reserved), min(reserved) FROM reconcile.host_targets WHERE runtime_compatibility_id = 'rt-n';
 
 -- what is refused, of which field
 SELECT n, refusal.* FROM unnest(ARRAY[$$NULL, 1$$, $$'h1', 0$$, $$'h1', 1, '{}'$$, $$'h1', 1, '1'$$, $$'h1', 1, '[1]'$$, $$'h1', 1, '[{}]'$$,
