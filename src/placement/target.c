@@ -779,7 +779,7 @@ reconcile_compatible_hosts(PG_FUNCTION_ARGS)
 		values[6] = CStringGetTextDatum(target->endpoint);
 		values[7] = CStringGetTextDatum(target->isolation_class);
 		values[8] = BoolGetDatum(target->accepting);
-		values[9] = Int32GetDatum(left);
+		values[9] = Int32GetDatum(Max(left, 0));
 		values[10] = Int32GetDatum(target->capacity);
 		values[11] = capabilities_datum(target->capabilities, target->ncapabilities, "capabilities");
 		values[12] = TimestampTzGetDatum(target->observed_at);
