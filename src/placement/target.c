@@ -394,6 +394,7 @@ static void
 advertisement_args(FunctionCallInfo fcinfo, Advertisement *advertisement)
 {
 	Datum	   *capabilities;
+	bool	   *nulls;
 	char	  **names;
 	int			n;
 
@@ -409,10 +410,16 @@ advertisement_args(FunctionCallInfo fcinfo, Advertisement *advertisement)
 	target_check(advertisement, "");
 	advertisement->ttl_ms = interval_field(fcinfo, ARG_TTL, "ttl", false, TARGET_TTL_MAX_MS,
 										   "It is more than 0 and at most 15 minutes.");
-	n = array_arg(fcinfo, ARG_CAPABILITIES, "capabilities", TEXTOID, CAPABILITIES_MAX, &capabilities);
+	if (PG_ARGISNULL(ARG_CAPABILITIES))
+		field_null("capabilities");
+	n = array_nulls_arg(fcinfo, ARG_CAPABILITIES, "capabilities", TEXTOID, CAPABILITIES_MAX, &capabilities, &nulls);
 	names = palloc(sizeof(char *) * Max(n, 1));
 	for (int i = 0; i < n; i++)
+	{
+		if (nulls[i])
+			field_null("capabilities");
 		names[i] = TextDatumGetCString(capabilities[i]);
+	}
 	advertisement->capabilities = capabilities_datum(names, n, "capabilities");
 }
 
