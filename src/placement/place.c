@@ -46,6 +46,7 @@ typedef struct Placing
 	int64		host_generation;
 	int64		lease_epoch;	/* of the owner */
 	int64		offer_id;		/* 0: none */
+	bool		asks;			/* it was made now */
 	int			desired_writes;
 	int			replacements;	/* other rounds that an epoch_mismatch led to */
 	TimestampTz until;			/* another look is due; DT_NOEND: none by itself */
@@ -122,6 +123,7 @@ end_search(PlaceLook *look)
 static void
 answer_asked(Placing *placing, const char *host_id, int64 host_generation)
 {
+	placing->asks = true;
 	placing->host_id = host_id;
 	placing->host_generation = host_generation;
 	placing->until = clock_add_ms(placing->look.now, placing->look.settings.offer_ttl_ms);
@@ -520,7 +522,12 @@ reconcile_place_session(PG_FUNCTION_ARGS)
 
 	placing.look.wanted = true;
 	if (session_lock(&key, &placing.look.session))
+	{
 		place(&placing, PG_ARGISNULL(2) ? NULL : &desired);
+		/* the caller need not come again to see whether the host has answered */
+		if (placing.asks)
+			session_mark(placing.look.session.number, placing.until);
+	}
 	else
 		placing.outcome = "not_found";
 	return return_placing(fcinfo, &placing);
