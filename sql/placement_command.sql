@@ -321,7 +321,7 @@ END $$;
 SELECT * FROM pages();
 -- L13: what is applying is due still, what is settled is not
 SELECT give('t-m', 's', 'hm', 5, 'tok5');
-SELECT a.outcome, b.outcome, c.outcome FROM reconcile.claim_session_command('t-m', 's', 'd1', 5, 'tok5', 1) a, LATERAL (SELECT a.outcome FROM reconcile.begin_attempt('t-m', 's', 'd1', 5, 'tok5', a.revision, 'try')) b,
+SELECT a.outcome, b.outcome, c.outcome FROM reconcile.claim_session_command('t-m', 's', 'd1', 5, 'tok5', 1) a, reconcile.begin_attempt('t-m', 's', 'd1', 5, 'tok5', a.revision, 'try') b,
        reconcile.reject_session_command('t-m', 's', 'd2', 5, 'tok5', 1) c;
 SELECT command_id, state, claim_epoch, attempt_id FROM reconcile.due_session_commands(shard('t-m'), '190 s') WHERE tenant_id = 't-m';
 -- M13, M16

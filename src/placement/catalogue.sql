@@ -23,8 +23,8 @@ CREATE TRIGGER pointer_truncated BEFORE TRUNCATE ON reconcile.session_pointer
     FOR EACH STATEMENT EXECUTE FUNCTION reconcile.keep_marks();
 CREATE TRIGGER session_command_kept BEFORE UPDATE OR DELETE ON reconcile.session_command
     FOR EACH ROW EXECUTE FUNCTION reconcile.keep_marks('revision', 'claim_epoch', '=tenant_id', '=session_id', '=command_id', '=shard', '=accepted_order', '=kind',
-        '=payload_digest', '=payload_size', '=requires', '=runtime_command_id', '=accepted_at', '=apply_deadline',
-        '!attempt_id', '!attempt_epoch', '!attempt_started_at');
+        '=payload', '=payload_reference', '=payload_digest', '=payload_size', '=requires', '=runtime_command_id',
+        '=accepted_at', '=apply_deadline', '!attempt_id', '!attempt_epoch', '!attempt_started_at');
 CREATE TRIGGER session_command_truncated BEFORE TRUNCATE ON reconcile.session_command
     FOR EACH STATEMENT EXECUTE FUNCTION reconcile.keep_marks();
 CREATE TRIGGER session_command_settled BEFORE UPDATE ON reconcile.session_command
@@ -121,10 +121,12 @@ SELECT s.tenant_id COLLATE "default" AS tenant_id,
        c.claimed AS claimed_commands,
        c.applying AS applying_commands
   FROM reconcile.session s
+  CROSS JOIN reconcile.here() h
   LEFT JOIN reconcile.session_observed o ON o.tenant_id = s.tenant_id AND o.session_id = s.session_id
   LEFT JOIN reconcile.session_registration r ON r.tenant_id = s.tenant_id AND r.session_id = s.session_id
-  LEFT JOIN reconcile.standing_lease l
+  LEFT JOIN reconcile.lease l
          ON l.reconciler_id = 'session:' || s.number AND l.epoch = r.lease_epoch AND r.host_id IS NOT NULL
+        AND l.home = h.home AND l.timeline = h.timeline
   LEFT JOIN LATERAL (
     SELECT pg_catalog.count(*) FILTER (WHERE c.state = 'pending') AS pending,
            pg_catalog.count(*) FILTER (WHERE c.state = 'claimed') AS claimed,

@@ -60,8 +60,10 @@ check_column(const TriggerData *data, char rule, const char *column)
 	}
 	if (rule == '!' && before_null)
 		return;
+	/* the bytes first: what was not assigned is not read from where it is stored apart */
 	if (before_null != after_null ||
-		(!before_null && !datum_image_eq(before, after, attribute->attbyval, attribute->attlen)))
+		(!before_null && !datumIsEqual(before, after, attribute->attbyval, attribute->attlen) &&
+		 !datum_image_eq(before, after, attribute->attbyval, attribute->attlen)))
 		refuse(rel, column, "never changes");
 }
 
