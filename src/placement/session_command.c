@@ -327,35 +327,6 @@ reconcile_settle_attempt(PG_FUNCTION_ARGS)
 	return step_answer(fcinfo, &step, &decision, "settled");
 }
 
-/* ----------------------------------------------------------------
- * Rejection
- * ----------------------------------------------------------------
- */
-
-static void
-write_rejection(const SessionKey *key, const char *command_id, SessionCommand *command, TimestampTz now)
-{
-	Datum		values[5];
-
-	command->state = SESSION_COMMAND_REJECTED;
-	values[4] = TimestampTzGetDatum(now);
-	write_step(&plans[PLAN_REJECT], key, command_id, command, values, NULL);
-}
-
-StepDecision
-session_command_reject(const SessionKey *key, const char *command_id, int64 expected_revision, TimestampTz now)
-{
-	SessionCommand command;
-	StepFacts	facts = {&command, expected_revision, 0, false, now};
-	StepDecision decision = {STEP_NOT_FOUND, NULL};
-
-	if (session_command_read(key, command_id, &command))
-		decision = decide_command_reject(&facts);
-	if (decision.outcome == STEP_DONE)
-		write_rejection(key, command_id, &command, now);
-	return decision;
-}
-
 PG_FUNCTION_INFO_V1(reconcile_reject_session_command);
 Datum
 reconcile_reject_session_command(PG_FUNCTION_ARGS)
@@ -369,6 +340,12 @@ reconcile_reject_session_command(PG_FUNCTION_ARGS)
 	if (step_begin(&step))
 		decision = decide_command_reject(&step.facts);
 	if (decision.outcome == STEP_DONE)
-		write_rejection(&step.key, step.command_id, &step.command, step.facts.now);
+	{
+		Datum		values[5];
+
+		step.command.state = SESSION_COMMAND_REJECTED;
+		values[4] = TimestampTzGetDatum(step.facts.now);
+		write_step(&plans[PLAN_REJECT], &step.key, step.command_id, &step.command, values, NULL);
+	}
 	return step_answer(fcinfo, &step, &decision, "rejected");
 }

@@ -107,11 +107,4 @@ typedef struct Evidence
 
 extern StepDecision decide_command_settle(const StepFacts *facts, const Evidence *evidence);
 
-/*
- * Rejects a command that no attempt was begun of, for a reconciler: the caller has
- * locked its session, and looked at its deadline.
- */
-extern StepDecision session_command_reject(const SessionKey *key, const char *command_id, int64 expected_revision,
-										   TimestampTz now);
-
 #endif							/* RECONCILE_SESSION_COMMAND_H */
