@@ -79,6 +79,25 @@ my $unknown = $command . q{
 	SELECT reconcile.sweep_commands();
 };
 
+my $session = q{
+	SELECT reconcile.create_session('acme', 'support-17', 'support-bot', 'pooled', 'create-17', 'linux-x64/3');
+	SELECT reconcile.admit_session_command('acme', 'support-17', 'msg-1', 'input', 'hello');
+};
+my $held = $session . q{
+	SELECT reconcile.register_host('node-7', current_user);
+	SELECT reconcile.publish_host_target('node-7', 1, 'support-bot', 'linux-x64/3', 'pooled', 'ws://node-7:8080', 'cross_tenant_isolated', true, 4);
+	SELECT reconcile.place_session('acme', 'support-17');
+	SELECT reconcile.accept_offer(offer_id, 1, 'b0c1d2') FROM reconcile.fetch_offers();
+};
+my $begun = $held . q{
+	SELECT reconcile.claim_session_command('acme', 'support-17', 'msg-1', 1, 'b0c1d2', 1);
+	SELECT reconcile.begin_attempt('acme', 'support-17', 'msg-1', 1, 'b0c1d2', 2, 'try-1');
+};
+my $claimed = $session . q{
+	SELECT reconcile.acquire_claim('acme', 'support-17', 'factory-2/placement', '30 s');
+	UPDATE reconcile.session_claim SET claim_token = '01jdyq2v7n5r8w3t6x9z4k1m0c';
+};
+
 # By heading: what is done before its example, the SQLSTATE that the example
 # fails with, and what it prints.
 my %example = (
@@ -147,6 +166,25 @@ my %example = (
 	'command_timeline' => { before => $command, prints => qr/^accepted\|/ },
 	'desired_states' => { before => $command, prints => qr/^worker_group\|payments\|draining\|1$/ },
 	'desired_drift' => { before => $command, prints => qr/^payments\|\|unreported$/ },
+	'create_session' => { prints => qr/^created\|1\|1\|t$/ },
+	'get_session' => { before => $session, prints => qr/^\|\|\|1$/ },
+	'update_desired_state' => { before => $session, prints => qr/^applied\|2\|2$/ },
+	'update_host_state' => { before => $held, prints => qr/^written$/ },
+	'placement_intent' => { before => $session, prints => qr/^acme\|support-17\|support-bot\|linux-x64\/3\|pooled\|\|\|1$/ },
+	'workload_identity, placement_key, revive_key, control_shard_of' => { prints => qr/^lrw-[0-9a-f]{56}\|\d+\|placement-[0-9a-f]{64}\|revive-[0-9a-f]{64}$/ },
+	'acquire_claim' => { before => $session, prints => qr/^acquired\|\w{26}\|00:00:30$/ },
+	'release_claim' => { before => $claimed, prints => qr/^released$/ },
+	'get_claim' => { before => $claimed, prints => qr/^live\|factory-2\/placement\|/ },
+	'admit_session_command' => { before => $session =~ s/msg-1/msg-0/r, prints => qr/^admitted\|2$/ },
+	'claim_session_command' => { before => $held, prints => qr/^claimed\|2\|/ },
+	'begin_attempt' => { before => $begun =~ s/\n[^\n]*begin_attempt[^\n]*//r, prints => qr/^begun\|3$/ },
+	'settle_attempt' => { before => $begun, prints => qr/^settled\|applied$/ },
+	'reject_session_command' => { before => $session, prints => qr/^rejected$/ },
+	'session_commands' => { before => $session, prints => qr/^$/ },
+	'due_session_commands' => { before => $session },
+	'set_pointer, clear_pointer' => { before => $held, prints => qr/^written\ncleared\|1\|42$/ },
+	'get_pointer' => { before => $held, prints => qr/^not_found\|$/ },
+	'sessions' => { before => $held, prints => qr/^support-17\|\|live\|node-7\|1$/ },
 	'health' => { prints => qr/^preload\|warn\|/m },
 	'metrics, metrics_text' => { before => $dead, prints => qr/^permanent\|/m },
 );
@@ -180,7 +218,7 @@ my @offered = split /\n/, sql($world, q{
 	SELECT DISTINCT p.proname FROM pg_proc p
 	 WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
 	   AND p.proname NOT IN ('may_observe', 'may_see_errors', 'running', 'worker_list', 'loop_counts', 'recent_runs', 'health_checks',
-	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here', 'may_read_command', 'builtin_actions')
+	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here', 'may_read_command', 'builtin_actions', 'may_see_session')
 	UNION ALL
 	SELECT c.relname FROM pg_class c
 	 WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')});
