@@ -48,6 +48,9 @@ LANGUAGE sql AS $$ UPDATE reconcile.session_offer SET expires_at = clock_timesta
 CREATE FUNCTION lapse_backoff(s text) RETURNS void
 LANGUAGE sql AS $$ UPDATE reconcile.session_search SET look_at = clock_timestamp() WHERE tenant_id = 'place' AND session_id = s AND look_at IS NOT NULL $$;
 
+-- of whatever came before no controller is left
+UPDATE reconcile.workload_controller SET polled_at = '2000-01-01', expires_at = clock_timestamp();
+
 -- ----------------------------------------------------------------
 -- pooled
 SELECT host('big', 9, isolation => 'tenant_exclusive'), host('h1', 3), host('h2', 2), host('drains', 8, accepting => false);
@@ -189,7 +192,7 @@ SELECT session('d1', 'dedicated', 'dedicated', 'r', '1', '\x01');
 SELECT * FROM place('d1');
 SELECT * FROM place('d1', '{"placement": "dedicated", "runtime_compatibility_id": "r", "workload_version": "2", "workload": "02"}');
 SELECT count(*) > 0 AS polls FROM reconcile.fetch_intents('controller', 100, '1 min');
--- B9, A7: its controller sees to it, at its generation; a seat is nothing to it
+-- B9, A7: its controller sees to it; a seat is nothing to it
 SELECT host('seat', 5, 'dedicated');
 SELECT * FROM place('d1');
 SELECT offers('d1');
@@ -225,9 +228,35 @@ SELECT outcome, generation, writes FROM place('d1');
 SELECT session('d3', 'dedicated', 'dedicated'), (SELECT outcome FROM reconcile.update_desired_state('place', 'd3', 'k', 1, 'dedicated', 'r2') WHERE session('d3') IS NOT NULL);
 SELECT command('d3', 'restore', 'restore');
 SELECT * FROM place('d3');
+-- D7: its controller makes the workload, and the host in it is asked; that is where it stays, in that generation
+SELECT session('d4', 'dedicated', 'dedicated', 'r', '1', '\x01');
+SELECT outcome, asked FROM place('d4');
+SELECT want, generation, state FROM reconcile.fetch_intents('controller') WHERE session_id = 'd4';
+SELECT step, host_id, verdict, why = reconcile.workload_identity('place', 'd4', 'dedicated', 'r', 1) AS named FROM reconcile.explain_placement('place', 'd4') WHERE step = 'workload';
+SELECT reconcile.register_host('w4', session_user), reconcile.report_workload('place', 'd4', 1, 'ready', 'w4', 1, 'wss://w4');
+-- not before it says that it takes it
+SELECT outcome, host, asked FROM place('d4');
+SELECT outcome FROM reconcile.publish_host_target('w4', 1, 'dedicated', 'r', 'dedicated', 'wss://w4', 'tenant_exclusive', true, 1);
+SELECT outcome, host, asked, waits FROM place('d4');
+SELECT outcome, host, asked, waits FROM place('d4');
+-- D2: who says that it is elsewhere is not asked again at once, nor is who has refused
+SELECT refuse('d4', 'epoch_mismatch');
+SELECT outcome, asked, waits FROM place('d4');
+SELECT outcome, asked FROM place('d4');
+SELECT refuse('d4', 'not_admitting');
+SELECT outcome, asked, waits FROM place('d4');
+SELECT outcome, asked FROM place('d4');
+SELECT accept('d4');
+SELECT outcome, waits FROM place('d4');
+SELECT report('w4', 'd4', 1);
+SELECT * FROM place('d4');
+-- D6: another wish is another workload, and its owner is none of it
+SELECT outcome, generation FROM reconcile.update_desired_state('place', 'd4', 'k2', 1, 'dedicated', 'r', '2', '\x02');
+SELECT * FROM place('d4');
+SELECT want, generation, state FROM reconcile.fetch_intents('controller') WHERE session_id = 'd4' ORDER BY generation;
 -- D15: without a controller it is wanted back all the same
 SELECT outcome FROM reconcile.update_desired_state('place', 'd1', 'release 3', 7, 'dedicated', 'r');
-UPDATE reconcile.workload_controller SET expires_at = clock_timestamp();
+UPDATE reconcile.workload_controller SET polled_at = '2000-01-01', expires_at = clock_timestamp();
 SELECT outcome, generation, writes FROM place('d1');
 
 -- ----------------------------------------------------------------
@@ -239,7 +268,7 @@ SELECT max(capacity - reserved), min(capacity - reserved) FROM reconcile.host_ta
 -- of a page that is all full the next one is read, whatever the limit
 SELECT host('rank' || i, 30 - i, 'rank', isolation => CASE WHEN i < 9 THEN 'tenant_exclusive' ELSE 'cross_tenant_isolated' END) FROM generate_series(1, 10) i;
 SELECT session('rank', 'rank');
-UPDATE reconcile.placement_setting SET candidate_limit = 3;
+UPDATE reconcile.placement_setting SET candidate_limit = 3 RETURNING candidate_limit;
 SELECT outcome, host FROM place('rank');
 UPDATE reconcile.placement_setting SET candidate_limit = 256;
 -- who has not renewed what he offers is passed over, and ranks until a sweep has been there

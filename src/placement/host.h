@@ -140,7 +140,8 @@ extern int	host_candidates(const TargetKey *key, const RankPlace *after, int max
 
 /*
  * One more is placed on it, if it still has room, is accepting and advertised at this
- * moment; false: it has not.  Waits for who is placing on it.
+ * moment; false: it has not.  Waits for who is placing on it, but not for long: its host
+ * may hang with it.
  */
 extern bool host_reserve(const HostTarget *target, TimestampTz now);
 

@@ -10,14 +10,17 @@
  *		  +-- refused, lapsed -+-- epoch_mismatch --> another round, after a while
  *
  * Nothing here waits for a host, and no other session is locked.  The row of a host's
- * target comes last: who has it asks for no session.
+ * target comes last: who has it asks for no session, and who waits for one has none.
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "common/pg_prng.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
+#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
 #include "core/access.h"
@@ -43,6 +46,7 @@ typedef struct Placing
 	int64		host_generation;
 	int64		lease_epoch;	/* of the owner */
 	int64		offer_id;		/* 0: none */
+	bool		asks;			/* it was made now */
 	int			desired_writes;
 	int			replacements;	/* other rounds that an epoch_mismatch led to */
 	TimestampTz until;			/* another look is due; DT_NOEND: none by itself */
@@ -88,18 +92,21 @@ revive(Placing *placing)
  * ----------------------------------------------------------------
  */
 
-/* An open offer that is not to be accepted any more is ended before anybody else is asked. */
-static void
-end_offer(PlaceLook *look, PlaceStep step)
+/* Was it withdrawn, rather than not answered?  Then it was for another wish. */
+static bool
+is_for_another_wish(const PlaceLook *look)
 {
-	bool		lapsed = look->offered && look->offer.expires_at <= look->now;
+	return look->offered && look->now < look->offer.expires_at;
+}
 
-	if (!look->offered || step == PLACE_STEP_DEFER || step == PLACE_STEP_WAIT_FOR_ANSWER)
+/* An open offer that nobody is to accept any more; the row of its target is not waited for. */
+static void
+end_offer(PlaceLook *look)
+{
+	if (!look->offered)
 		return;
-	offer_end(&look->offer, lapsed ? "expired" : "withdrawn", NULL, look->now);
+	offer_end(&look->offer, is_for_another_wish(look) ? "withdrawn" : "expired", NULL, look->now);
 	look->offered = false;
-	/* who did not answer is not asked again in this round; with another wish he is */
-	look->round_over |= !lapsed;
 }
 
 /* There is no search: what it has left behind is over. */
@@ -116,11 +123,32 @@ end_search(PlaceLook *look)
 static void
 answer_asked(Placing *placing, const char *host_id, int64 host_generation)
 {
+	placing->asks = true;
 	placing->host_id = host_id;
 	placing->host_generation = host_generation;
 	placing->until = clock_add_ms(placing->look.now, placing->look.settings.offer_ttl_ms);
 	place_notify_host(host_id);
 	sweep_mark(SWEEP_OFFERS);
+}
+
+/* False: it has no room any more, and its row is not locked. */
+static bool
+reserve(const HostTarget *target, TimestampTz now)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	bool		reserved;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	reserved = host_reserve(target, now);
+	if (reserved)
+		ReleaseCurrentSubTransaction();
+	else
+		RollbackAndReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return reserved;
 }
 
 /* Reserved and offered; false: it has no room any more. */
@@ -129,9 +157,10 @@ ask(Placing *placing, const HostTarget *target)
 {
 	PlaceLook  *look = &placing->look;
 
-	if (!host_reserve(target, look->now))
+	if (!reserve(target, look->now))
 		return false;
 	TEST_POINT("place-reserved");
+	end_offer(look);
 	placing->offer_id = offer_make(&look->session, target, look->search.round, look->settings.offer_ttl_ms, look->now);
 	answer_asked(placing, target->host_id, target->host_generation);
 	return true;
@@ -187,10 +216,19 @@ search(Placing *placing)
 {
 	PlaceLook  *look = &placing->look;
 
+	/* who did not answer is not asked again in this round; with another wish all are */
+	if (is_for_another_wish(look))
+	{
+		look->round_over = true;
+		look->nasked = 0;
+	}
 	if (look->round_over)
 		search_next_round(&look->session.key, &look->search, 0, DT_NOBEGIN, NULL);
 	if (!ask_next(placing))
+	{
+		end_offer(look);
 		wait_for_room(placing);
+	}
 	else if (look->search.waiting || look->search.look_at != DT_NOBEGIN)
 	{
 		look->search.look_at = DT_NOBEGIN;
@@ -241,7 +279,16 @@ reconcile_dedicated(Placing *placing)
 
 	workload_ensure(&look->session, &workload);
 	if (look->leased)
+	{
+		end_offer(look);
 		placing->until = look->leased_until;
+	}
+	else if (look->offered)
+	{
+		/* the target that this has locked is not to be held while another is waited for */
+		end_offer(look);
+		placing->until = look->now;
+	}
 	else if (!place_has_no_work(look))
 		ask_workload(placing, &workload);
 }
@@ -278,10 +325,10 @@ act(Placing *placing, PlaceStep step)
 
 	placing->outcome = place_step_outcome(step);
 	placing->replacements = look->search.mismatches;
-	end_offer(look, step);
 	switch (step)
 	{
 		case PLACE_STEP_REUSE_OWNER:
+			end_offer(look);
 			end_search(look);
 			answer_owner(placing);
 			break;
@@ -294,22 +341,26 @@ act(Placing *placing, PlaceStep step)
 		case PLACE_STEP_UNDECIDED:
 		case PLACE_STEP_IDLE:
 		case PLACE_STEP_GIVE_UP:
+			end_offer(look);
 			end_search(look);
 			break;
 		case PLACE_STEP_DEDICATED:
 			reconcile_dedicated(placing);
 			return;
 		case PLACE_STEP_NEXT_ROUND:
+			end_offer(look);
 			begin_backoff(look);
 			placing->replacements = look->search.mismatches;
 			break;
 		case PLACE_STEP_SEARCH:
 			search(placing);
 			return;
-		case PLACE_STEP_DEFER:
-		case PLACE_STEP_REVIVE:
 		case PLACE_STEP_LEASE_BUSY:
 		case PLACE_STEP_BACKOFF:
+			end_offer(look);
+			break;
+		case PLACE_STEP_DEFER:
+		case PLACE_STEP_REVIVE:
 			break;
 	}
 	placing->until = place_step_until(look, step);
@@ -471,7 +522,12 @@ reconcile_place_session(PG_FUNCTION_ARGS)
 
 	placing.look.wanted = true;
 	if (session_lock(&key, &placing.look.session))
+	{
 		place(&placing, PG_ARGISNULL(2) ? NULL : &desired);
+		/* the caller need not come again to see whether the host has answered */
+		if (placing.asks)
+			session_mark(placing.look.session.number, placing.until);
+	}
 	else
 		placing.outcome = "not_found";
 	return return_placing(fcinfo, &placing);

@@ -10,8 +10,6 @@
 
 #include "catalog/pg_type.h"
 #include "commands/async.h"
-#include "common/cryptohash.h"
-#include "common/sha2.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -19,6 +17,7 @@
 #include "core/duration.h"
 #include "core/guc.h"
 #include "core/plan.h"
+#include "journal/digest.h"
 #include "placement/place.h"
 
 #define KIND_RESTORE	"restore"
@@ -161,24 +160,21 @@ place_candidates(const PlaceLook *look, RankPlace *after, HostTarget **targets)
 }
 
 /*
- * The channel is of the host alone, and the notification says nothing: it is a hint to
- * look, and those of one transaction are one.
+ * The channel is of the host alone, by the SHA-256 of its id, and the notification says
+ * nothing: it is a hint to look, and those of one transaction are one.
  */
 void
 place_notify_host(const char *host_id)
 {
-	pg_cryptohash_ctx *context;
-	uint8		hash[PG_SHA256_DIGEST_LENGTH];
+	Digest	   *digest;
+	uint8		hash[DIGEST_BYTES];
 	char		channel[] = "reconcile_00000000000000000000000000000000";
 
 	if (!guc_notify)
 		return;
-	context = pg_cryptohash_create(PG_SHA256);
-	if (context == NULL || pg_cryptohash_init(context) < 0 ||
-		pg_cryptohash_update(context, (const uint8 *) host_id, strlen(host_id)) < 0 ||
-		pg_cryptohash_final(context, hash, sizeof(hash)) < 0)
-		elog(ERROR, "could not compute a digest");
-	pg_cryptohash_free(context);
+	digest = digest_open();
+	digest_raw(digest, host_id, strlen(host_id));
+	digest_end(digest, hash);
 	(void) hex_encode((const char *) hash, 16, channel + strlen("reconcile_"));
 	Async_Notify(channel, "");
 }

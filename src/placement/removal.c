@@ -324,7 +324,8 @@ fence(Removal *removal)
 	registration->host_id = NULL;
 	registration->observed_at = registration->expires_at = removal->now;
 	registration_write(&removal->key, registration);
-	host_unreserve(registration->offer_id, true);
+	/* a host that hangs with its target holds up nobody who removes it */
+	host_unreserve(registration->offer_id, false);
 	session_mark(removal->session.number, removal->now);
 }
 

@@ -17,8 +17,10 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
+#include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "core/access.h"
@@ -27,6 +29,7 @@
 #include "core/errors.h"
 #include "core/plan.h"
 #include "core/rows.h"
+#include "core/subxact.h"
 #include "journal/digest.h"
 #include "journal/envelope.h"
 #include "placement/field.h"
@@ -34,6 +37,7 @@
 #include "placement/marks.h"
 
 #define PAGE_MAX		1000
+#define TURN_MAX_MS		200		/* that a placement waits for the row of a target */
 
 #define OF_TARGET \
 	"t.agent_id OPERATOR(pg_catalog.=) $1 AND t.runtime_compatibility_id OPERATOR(pg_catalog.=) $2" \
@@ -574,21 +578,68 @@ host_candidates(const TargetKey *key, const RankPlace *after, int max, HostTarge
 	return n;
 }
 
+typedef struct Reservation
+{
+	Datum		values[6];
+	bool		reserved;
+} Reservation;
+
+static void
+reserve(void *arg)
+{
+	Reservation *reservation = arg;
+	SqlScope	scope;
+
+	sql_begin(&scope);
+	reservation->reserved = sql_run_latest(&plans[PLAN_RESERVE], reservation->values, NULL) > 0;
+	sql_end(&scope);
+}
+
+/* The same behind whoever has the row; a host that hangs with it holds up no others. */
+static void
+reserve_in_turn(void *arg)
+{
+	int			nest = NewGUCNestLevel();
+
+	if (LockTimeout == 0 || LockTimeout > TURN_MAX_MS)
+		(void) set_config_option("lock_timeout", psprintf("%d", TURN_MAX_MS), PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+	reserve(arg);
+	AtEOXact_GUC(true, nest);
+}
+
+static bool
+is_busy(Datum *values)
+{
+	SqlScope	scope;
+	Locked		row;
+	bool		busy;
+
+	sql_begin(&scope);
+	busy = !lock_target(PLAN_TRY_LOCK, values, &row);
+	sql_end(&scope);
+	return busy;
+}
+
 bool
 host_reserve(const HostTarget *target, TimestampTz now)
 {
-	SqlScope	scope;
-	Datum		values[6];
-	bool		reserved;
+	Reservation reservation = {.reserved = false};
+	ErrorData  *error;
 
-	key_values(&target->key, values);
-	values[3] = CStringGetTextDatum(target->host_id);
-	values[4] = Int64GetDatum(target->host_generation);
-	values[5] = TimestampTzGetDatum(now);
-	sql_begin(&scope);
-	reserved = sql_run_latest(&plans[PLAN_RESERVE], values, NULL) > 0;
-	sql_end(&scope);
-	return reserved;
+	key_values(&target->key, reservation.values);
+	reservation.values[3] = CStringGetTextDatum(target->host_id);
+	reservation.values[4] = Int64GetDatum(target->host_generation);
+	reservation.values[5] = TimestampTzGetDatum(now);
+	if (!is_busy(reservation.values))
+		reserve(&reservation);
+	else
+	{
+		error = subxact_run(reserve_in_turn, &reservation);
+		if (error != NULL && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			ReThrowError(error);
+	}
+	return reservation.reserved;
 }
 
 void
@@ -728,7 +779,7 @@ reconcile_compatible_hosts(PG_FUNCTION_ARGS)
 		values[6] = CStringGetTextDatum(target->endpoint);
 		values[7] = CStringGetTextDatum(target->isolation_class);
 		values[8] = BoolGetDatum(target->accepting);
-		values[9] = Int32GetDatum(left);
+		values[9] = Int32GetDatum(Max(left, 0));
 		values[10] = Int32GetDatum(target->capacity);
 		values[11] = capabilities_datum(target->capabilities, target->ncapabilities, "capabilities");
 		values[12] = TimestampTzGetDatum(target->observed_at);

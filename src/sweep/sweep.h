@@ -68,7 +68,10 @@ extern void sweep_require(const char *function);
 /* A failure as a column. */
 extern Datum sweep_failure(const SweepPass *pass, bool *isnull);
 
-/* Of a row that could not be settled, the SQLSTATE is logged; an interrupt is raised again. */
+/*
+ * Of a row that could not be settled, each is in a subtransaction of its own, the
+ * SQLSTATE is logged and the pass goes on; an interrupt is raised again.
+ */
 extern void sweep_row_failed(const char *what, ErrorData *error);
 
 /* ----------------------------------------------------------------
@@ -81,6 +84,7 @@ typedef struct PendingSwept
 	int64		sessions;		/* that need a host */
 	int64		owned;			/* of those: they are where they may stay */
 	int64		marked;			/* of those: to be placed by the loop */
+	int64		failed;			/* of those: nobody can tell */
 } PendingSwept;
 
 typedef struct DeadlinesSwept
@@ -100,6 +104,7 @@ typedef struct TargetsSwept
 	int64		withdrawn;
 	int64		still_live;
 	int64		contended;		/* changed, or being changed */
+	int64		failed;
 } TargetsSwept;
 
 typedef struct OffersSwept

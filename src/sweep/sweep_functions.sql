@@ -1,12 +1,12 @@
 -- sweep_functions.sql: the sweeps over sessions and hosts
 
 CREATE FUNCTION reconcile.sweep_pending()
-    RETURNS TABLE (shard int, pages int, examined bigint, sessions bigint, owned bigint, marked bigint,
+    RETURNS TABLE (shard int, pages int, examined bigint, sessions bigint, owned bigint, marked bigint, failed bigint,
                    truncated boolean, resumed boolean, failure text)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_sweep_pending';
 COMMENT ON FUNCTION reconcile.sweep_pending() IS
-'Looks at the open commands of the shard whose turn it is: of the sessions that need a host, those that are not where they may stay are marked in the loop placement (none where there is no such loop). truncated: the next pass of the shard goes on behind the last row, with the bound of this one; failure: the SQLSTATE with which a page ended, which the next one begins with. shard is NULL, and nothing done, while another one is at it. 0A000 isolation level; 25006 read-only; 42501 no right.';
+'Looks at the open commands of the shard whose turn it is: of the sessions that need a host, those that are not where they may stay are marked in the loop placement (none where there is no such loop); failed: of those nobody can tell, which the log has. truncated: the next pass of the shard goes on behind the last row, with the bound of this one; failure: the SQLSTATE with which a page ended, which the next one begins with. shard is NULL, and nothing done, while another one is at it. 0A000 isolation level; 25006 read-only; 42501 no right.';
 
 CREATE FUNCTION reconcile.sweep_deadlines()
     RETURNS TABLE (shard int, pages int, examined bigint, due bigint, rejected bigint, deferred bigint, contended bigint,
@@ -18,12 +18,12 @@ COMMENT ON FUNCTION reconcile.sweep_deadlines() IS
 'Rejects the commands of the shard whose turn it is that nobody took by their deadlines (due), but for those whose session somebody has a claim on (deferred), has locked, or settled meanwhile (contended); one that is being applied is never ended by time, and one with a live claim is its host''s. truncated, resumed, failure and shard as of sweep_pending. 0A000 isolation level; 25006 read-only; 42501 no right.';
 
 CREATE FUNCTION reconcile.sweep_host_targets()
-    RETURNS TABLE (pages int, scanned bigint, withdrawn bigint, still_live bigint, contended bigint,
+    RETURNS TABLE (pages int, scanned bigint, withdrawn bigint, still_live bigint, contended bigint, failed bigint,
                    exhausted boolean, resumed boolean, failure text)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_sweep_host_targets';
 COMMENT ON FUNCTION reconcile.sweep_host_targets() IS
-'Withdraws what hosts offered and have not renewed, but for what is being written, or was since its page was read (contended); withdrawn, still_live and contended add up to scanned. Not exhausted: the next pass goes on behind the last row. pages is 0 while another one is at it. 0A000 isolation level; 25006 read-only; 42501 no right.';
+'Withdraws what hosts offered and have not renewed, but for what is being written, or was since its page was read (contended); withdrawn, still_live, contended and failed add up to scanned. Not exhausted: the next pass goes on behind the last row. pages is 0 while another one is at it. 0A000 isolation level; 25006 read-only; 42501 no right.';
 
 CREATE FUNCTION reconcile.sweep_offers()
     RETURNS TABLE (pages int, examined bigint, expired bigint, contended bigint, failed bigint, deleted bigint,

@@ -17,6 +17,7 @@
 #include "core/duration.h"
 #include "core/plan.h"
 #include "core/rows.h"
+#include "core/subxact.h"
 #include "placement/marks.h"
 #include "placement/settings.h"
 #include "sweep/sweep.h"
@@ -106,24 +107,45 @@ withdraw(const DueTarget *target, TimestampTz now)
 	return same;
 }
 
+typedef struct Withdrawal
+{
+	TargetsSwept *swept;
+	const DueTarget *target;
+} Withdrawal;
+
+static void
+look_at(void *arg)
+{
+	Withdrawal *withdrawal = arg;
+	TimestampTz now = clock_now();
+
+	if (now < withdrawal->target->expires_at)
+		withdrawal->swept->still_live++;
+	else if (withdraw(withdrawal->target, now))
+		withdrawal->swept->withdrawn++;
+	else
+		withdrawal->swept->contended++;
+}
+
 static int
 targets_page(SweepPass *pass, void *arg)
 {
-	TargetsSwept *swept = arg;
+	Withdrawal	withdrawal = {arg};
 	DueTarget  *targets;
 	int			n = read_page(pass, &targets);
 
 	for (int i = 0; i < n; i++)
 	{
-		TimestampTz now = clock_now();
+		ErrorData  *error;
 
 		CHECK_FOR_INTERRUPTS();
-		if (now < targets[i].expires_at)
-			swept->still_live++;
-		else if (withdraw(&targets[i], now))
-			swept->withdrawn++;
-		else
-			swept->contended++;
+		withdrawal.target = &targets[i];
+		error = subxact_run(look_at, &withdrawal);
+		if (error != NULL)
+		{
+			withdrawal.swept->failed++;
+			sweep_row_failed("a host's target", error);
+		}
 	}
 	if (n > 0)
 		sweep_move(pass, targets[n - 1].expires_at, targets[n - 1].position);
@@ -153,8 +175,8 @@ reconcile_sweep_host_targets(PG_FUNCTION_ARGS)
 {
 	SweepPass	pass = {0};
 	TargetsSwept swept = {0};
-	Datum		values[8] = {0};
-	bool		nulls[8] = {false};
+	Datum		values[9] = {0};
+	bool		nulls[9] = {false};
 
 	sweep_require("sweep_host_targets");
 	(void) sweep_host_targets(&pass, &swept);
@@ -163,8 +185,9 @@ reconcile_sweep_host_targets(PG_FUNCTION_ARGS)
 	values[2] = Int64GetDatum(swept.withdrawn);
 	values[3] = Int64GetDatum(swept.still_live);
 	values[4] = Int64GetDatum(swept.contended);
-	values[5] = BoolGetDatum(pass.pages > 0 && !pass.truncated);
-	values[6] = BoolGetDatum(pass.resumed);
-	values[7] = sweep_failure(&pass, &nulls[7]);
+	values[5] = Int64GetDatum(swept.failed);
+	values[6] = BoolGetDatum(pass.pages > 0 && !pass.truncated);
+	values[7] = BoolGetDatum(pass.resumed);
+	values[8] = sweep_failure(&pass, &nulls[8]);
 	return return_one_row(fcinfo, values, nulls);
 }

@@ -19,6 +19,7 @@
 #include "core/duration.h"
 #include "core/plan.h"
 #include "core/rows.h"
+#include "core/subxact.h"
 #include "loop/idset.h"
 #include "placement/marks.h"
 #include "placement/place.h"
@@ -33,19 +34,22 @@ static SqlPlan plan_page = {
 	7, {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, INT4OID}
 };
 
-typedef struct Pending
-{
-	PendingSwept *swept;
-	TimestampTz now;
-	IdSet		seen;			/* sessions that this pass has looked at */
-} Pending;
-
 typedef struct OpenCommand
 {
 	TimestampTz apply_deadline;
 	const char *position[3];	/* tenant, session, command */
 	char	   *state;
 } OpenCommand;
+
+typedef struct Pending
+{
+	PendingSwept *swept;
+	TimestampTz now;
+	IdSet		seen;			/* sessions that this pass has looked at */
+	const OpenCommand *command; /* that is looked at */
+	int64	   *numbers;		/* of sessions to be marked */
+	int			nnumbers;
+} Pending;
 
 /* One that is being applied needs its host whatever the time; others while they may be applied. */
 static bool
@@ -91,16 +95,39 @@ is_new(Pending *pending, const char *tenant_id, const char *session_id)
 	return pending->seen.n > n;
 }
 
-/* Is it where it may stay?  Then its host is told; else it is to be marked. */
-static bool
-is_owned(PlaceLook *look, bool wakes)
+/* Of one that is where it may stay, the host is told; others are to be marked. */
+static void
+look_at(void *arg)
 {
-	place_look_owner(look);
-	if (!place_has_owner(look))
-		return false;
-	if (wakes)
-		place_notify_host(look->registration.host_id);
-	return true;
+	Pending    *pending = arg;
+	const OpenCommand *command = pending->command;
+	PlaceLook	look = {.now = pending->now};
+
+	look.session.key.tenant_id = unconstify(char *, command->position[0]);
+	look.session.key.session_id = unconstify(char *, command->position[1]);
+	if (!session_read(&look.session.key, &look.session))
+		return;
+	pending->swept->sessions++;
+	place_look_owner(&look);
+	if (!place_has_owner(&look))
+	{
+		pending->numbers[pending->nnumbers++] = look.session.number;
+		return;
+	}
+	pending->swept->owned++;
+	if (strcmp(command->state, "pending") == 0)
+		place_notify_host(look.registration.host_id);
+}
+
+static void
+look_at_one(Pending *pending)
+{
+	ErrorData  *error = subxact_run(look_at, pending);
+
+	if (error == NULL)
+		return;
+	pending->swept->failed++;
+	sweep_row_failed("a session", error);
 }
 
 static int
@@ -109,29 +136,18 @@ pending_page(SweepPass *pass, void *arg)
 	Pending    *pending = arg;
 	OpenCommand *commands;
 	int			n = read_page(pass, &commands);
-	int64	   *numbers = palloc(sizeof(int64) * Max(n, 1));
-	int			marked = 0;
 
+	pending->numbers = palloc(sizeof(int64) * Max(n, 1));
+	pending->nnumbers = 0;
 	for (int i = 0; i < n; i++)
 	{
-		const OpenCommand *command = &commands[i];
-		PlaceLook	look = {0};
-
 		CHECK_FOR_INTERRUPTS();
-		look.now = pending->now;
-		look.session.key.tenant_id = unconstify(char *, command->position[0]);
-		look.session.key.session_id = unconstify(char *, command->position[1]);
-		if (!needs_host(command, pending->now) || !is_new(pending, command->position[0], command->position[1]) ||
-			!session_read(&look.session.key, &look.session))
-			continue;
-		pending->swept->sessions++;
-		if (is_owned(&look, strcmp(command->state, "pending") == 0))
-			pending->swept->owned++;
-		else
-			numbers[marked++] = look.session.number;
+		pending->command = &commands[i];
+		if (needs_host(&commands[i], pending->now) && is_new(pending, commands[i].position[0], commands[i].position[1]))
+			look_at_one(pending);
 	}
-	if (session_mark_many(marked, numbers))
-		pending->swept->marked += marked;
+	if (session_mark_many(pending->nnumbers, pending->numbers))
+		pending->swept->marked += pending->nnumbers;
 	if (n > 0)
 		sweep_move(pass, commands[n - 1].apply_deadline, commands[n - 1].position);
 	return n;
@@ -163,8 +179,8 @@ reconcile_sweep_pending(PG_FUNCTION_ARGS)
 {
 	SweepPass	pass = {0};
 	PendingSwept swept = {0};
-	Datum		values[9] = {0};
-	bool		nulls[9] = {false};
+	Datum		values[10] = {0};
+	bool		nulls[10] = {false};
 
 	sweep_require("sweep_pending");
 	nulls[0] = !sweep_pending(&pass, &swept);
@@ -174,8 +190,9 @@ reconcile_sweep_pending(PG_FUNCTION_ARGS)
 	values[3] = Int64GetDatum(swept.sessions);
 	values[4] = Int64GetDatum(swept.owned);
 	values[5] = Int64GetDatum(swept.marked);
-	values[6] = BoolGetDatum(pass.truncated);
-	values[7] = BoolGetDatum(pass.resumed);
-	values[8] = sweep_failure(&pass, &nulls[8]);
+	values[6] = Int64GetDatum(swept.failed);
+	values[7] = BoolGetDatum(pass.truncated);
+	values[8] = BoolGetDatum(pass.resumed);
+	values[9] = sweep_failure(&pass, &nulls[9]);
 	return return_one_row(fcinfo, values, nulls);
 }
