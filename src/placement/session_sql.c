@@ -38,10 +38,9 @@ static SqlPlan plans[] = {
 		" ON CONFLICT (tenant_id, session_id) DO NOTHING",
 		10, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID, TEXTOID, JSONBOID, TIMESTAMPTZOID}
 	},
+	/* by its number: the view has its names in another collation than the index */
 	[PLAN_SHOW] = {
-		"SELECT v.* FROM reconcile.sessions v"
-		" WHERE v.tenant_id OPERATOR(pg_catalog.=) $1 AND v.session_id OPERATOR(pg_catalog.=) $2",
-		2, {TEXTOID, TEXTOID}
+		"SELECT v.* FROM reconcile.sessions v WHERE v.number OPERATOR(pg_catalog.=) $1", 1, {INT8OID}
 	}
 };
 
@@ -242,18 +241,18 @@ reconcile_get_session(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	SessionKey	key;
+	Session		session;
 	SqlScope	scope;
-	Datum		values[2];
+	Datum		value;
 	uint64		n;
 
 	session_key_args(fcinfo, &key);
 	InitMaterializedSRF(fcinfo, 0);
-	if (!session_may_see(&key))
+	if (!session_may_see(&key) || !session_read(&key, &session))
 		return (Datum) 0;
-	values[0] = CStringGetTextDatum(key.tenant_id);
-	values[1] = CStringGetTextDatum(key.session_id);
+	value = Int64GetDatum(session.number);
 	sql_begin(&scope);
-	n = sql_run(&plans[PLAN_SHOW], values, NULL);
+	n = sql_run_latest(&plans[PLAN_SHOW], &value, NULL);
 	for (uint64 i = 0; i < n; i++)
 		tuplestore_puttuple(result->setResult, SPI_tuptable->vals[i]);
 	sql_end(&scope);
