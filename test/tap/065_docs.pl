@@ -194,6 +194,17 @@ my %example = (
 	'due_session_commands' => { before => $session },
 	'set_pointer, clear_pointer' => { before => $held, prints => qr/^written\ncleared\|1\|42$/ },
 	'get_pointer' => { before => $held, prints => qr/^not_found\|$/ },
+	'set_placement' => { prints => qr/^"5000 ms"$/ },
+	'control_shards' => { prints => qr/^16$/ },
+	'decide' => { prints => qr/^attach_pooled\|3$/ },
+	'place_session' => { before => $session, prints => qr/^no_capacity\|\|/ },
+	'explain_placement' => { before => $held =~ s/\n[^\n]*place_session.*//sr, prints => qr/^node-7\|chosen\|4 free\n\|attach_pooled\|/ },
+	'sweep_pending' => { before => $session, prints => qr/^\d+\|\d+\|0\|f$/ },
+	'sweep_deadlines' => { before => $session, prints => qr/^0\|0\|0$/ },
+	'sweep_host_targets' => { before => $held, prints => qr/^0\|0\|t$/ },
+	'sweep_offers' => { prints => qr/^0\|0$/ },
+	'sweep_claims' => { before => $claimed, prints => qr/^1\|f$/ },
+	'schedule_sweeps, unschedule_sweeps' => { fails => '55000' },
 	'sessions' => { before => $held, prints => qr/^support-17\|\|live\|node-7\|1$/ },
 	'register_host, unregister_host' => { prints => qr/^registered\nunregistered$/ },
 	'publish_host_target' => { before => $held, prints => qr/^published\|2$/ },
@@ -248,7 +259,8 @@ my @offered = split /\n/, sql($world, q{
 	SELECT DISTINCT p.proname FROM pg_proc p
 	 WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
 	   AND p.proname NOT IN ('may_observe', 'may_see_errors', 'running', 'worker_list', 'loop_counts', 'recent_runs', 'health_checks',
-	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here', 'may_read_command', 'builtin_actions', 'may_see_session', 'may_see_host')
+	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here', 'may_read_command', 'builtin_actions', 'may_see_session', 'may_see_host',
+	                         'place_entity', 'sweep_entity', 'sweep_names')
 	UNION ALL
 	SELECT c.relname FROM pg_class c
 	 WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')});
