@@ -42,6 +42,12 @@ SELECT host_id, host_generation, tenant_id, session_id, agent_id, runtime_compat
        length(attach_key) AS key, expires_at > made_at AS lives, remaining > '0' AS remains
   FROM reconcile.fetch_offers();
 RESET ROLE;
+-- who is a member of the host's role finds it, too
+CREATE ROLE offer_test_member IN ROLE offer_test_a;
+SET ROLE offer_test_member;
+SELECT count(*) FROM reconcile.fetch_offers();
+RESET ROLE;
+DROP ROLE offer_test_member;
 -- C15, C16: create or restore; the key is of the session and not of the host
 SELECT make('s2'), make('s3');
 SELECT o.outcome FROM reconcile.update_host_state('t-o', 's2', 1, 'no', 'idle', 'cold', 7) o;

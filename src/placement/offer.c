@@ -13,6 +13,8 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/catcache.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "core/duration.h"
@@ -34,6 +36,20 @@
 	" o.host_generation, o.desired_generation, o.mode, o.round, o.made_at, o.expires_at, o.state, o.code, o.token," \
 	" o.epoch, o.counted"
 
+/* For each host those that are open, by their index: decided ones are many more. */
+#define FETCH_FROM \
+	"SELECT f.offer_id, h.host_id, f.host_generation, f.tenant_id, f.session_id, f.agent_id, f.runtime_compatibility_id," \
+	" f.placement, f.mode, f.desired_generation, f.workload_version, f.workload, f.binding, f.made_at, f.expires_at FROM "
+#define FETCH_OFFERS \
+	" CROSS JOIN LATERAL (SELECT o.offer_id, o.host_generation, o.tenant_id, o.session_id, o.agent_id," \
+	" o.runtime_compatibility_id, o.placement, o.mode, o.desired_generation, s.workload_version, s.workload, s.binding," \
+	" o.made_at, o.expires_at FROM reconcile.session_offer o" \
+	" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) o.tenant_id" \
+	" AND s.session_id OPERATOR(pg_catalog.=) o.session_id" \
+	" WHERE o.host_id OPERATOR(pg_catalog.=) h.host_id AND o.state OPERATOR(pg_catalog.=) 'offered'" \
+	" AND o.expires_at OPERATOR(pg_catalog.>) $2 AND s.desired_generation OPERATOR(pg_catalog.=) o.desired_generation" \
+	" ORDER BY o.offer_id LIMIT $3) f ORDER BY f.offer_id LIMIT $3"
+
 enum
 {
 	PLAN_READ,
@@ -42,6 +58,7 @@ enum
 	PLAN_END,
 	PLAN_ACCEPT,
 	PLAN_ASKED,
+	PLAN_FETCH_OWN,
 	PLAN_FETCH
 };
 
@@ -77,17 +94,16 @@ static SqlPlan plans[] = {
 		" AND o.session_id OPERATOR(pg_catalog.=) $2 AND o.round OPERATOR(pg_catalog.=) $3 ORDER BY o.offer_id",
 		3, {TEXTOID, TEXTOID, INT8OID}
 	},
+	[PLAN_FETCH_OWN] = {
+		FETCH_FROM "(SELECT h.host_id FROM reconcile.host h WHERE h.role_name OPERATOR(pg_catalog.=)"
+		" (SELECT r.rolname FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) $1)"
+		" AND h.role::pg_catalog.oid OPERATOR(pg_catalog.=) $1) h" FETCH_OFFERS,
+		3, {OIDOID, TIMESTAMPTZOID, INT4OID}
+	},
 	[PLAN_FETCH] = {
-		"SELECT o.offer_id, o.host_id, o.host_generation, o.tenant_id, o.session_id, o.agent_id, o.runtime_compatibility_id,"
-		" o.placement, o.mode, o.desired_generation, s.workload_version, s.workload, s.binding, o.made_at, o.expires_at"
-		" FROM reconcile.host h"
+		FETCH_FROM "(SELECT h.host_id FROM reconcile.host h"
 		" JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) h.role AND r.rolname OPERATOR(pg_catalog.=) h.role_name"
-		" JOIN reconcile.session_offer o ON o.host_id OPERATOR(pg_catalog.=) h.host_id"
-		" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) o.tenant_id"
-		" AND s.session_id OPERATOR(pg_catalog.=) o.session_id"
-		" WHERE pg_catalog.pg_has_role($1, r.oid, 'USAGE') AND o.state OPERATOR(pg_catalog.=) 'offered'"
-		" AND o.expires_at OPERATOR(pg_catalog.>) $2 AND s.desired_generation OPERATOR(pg_catalog.=) o.desired_generation"
-		" ORDER BY o.offer_id LIMIT $3",
+		" WHERE pg_catalog.pg_has_role($1, r.oid, 'USAGE')) h" FETCH_OFFERS,
 		3, {OIDOID, TIMESTAMPTZOID, INT4OID}
 	}
 };
@@ -261,6 +277,21 @@ attach_key(Datum tenant_id, Datum session_id, Datum agent_id, Datum runtime, Dat
 	return key;
 }
 
+/* May the role act for hosts of another one?  Most may not, and there may be thousands of hosts. */
+static bool
+acts_for_others(Oid role)
+{
+	CatCList   *memberships;
+	bool		member;
+
+	if (superuser_arg(role))
+		return true;
+	memberships = SearchSysCacheList1(AUTHMEMMEMROLE, ObjectIdGetDatum(role));
+	member = memberships->n_members > 0;
+	ReleaseSysCacheList(memberships);
+	return member;
+}
+
 PG_FUNCTION_INFO_V1(reconcile_fetch_offers);
 Datum
 reconcile_fetch_offers(PG_FUNCTION_ARGS)
@@ -269,6 +300,7 @@ reconcile_fetch_offers(PG_FUNCTION_ARGS)
 	SqlScope	scope;
 	Datum		values[3];
 	TimestampTz now = clock_now();
+	int			plan;
 	int			max;
 	uint64		n;
 
@@ -279,11 +311,12 @@ reconcile_fetch_offers(PG_FUNCTION_ARGS)
 		field_invalid("max_items", "is out of range", "It is 1 to 1,000.");
 	InitMaterializedSRF(fcinfo, 0);
 
+	plan = acts_for_others(GetUserId()) ? PLAN_FETCH : PLAN_FETCH_OWN;
 	values[0] = ObjectIdGetDatum(GetUserId());
 	values[1] = TimestampTzGetDatum(now);
 	values[2] = Int32GetDatum(max);
 	sql_begin(&scope);
-	n = sql_run_latest(&plans[PLAN_FETCH], values, NULL);
+	n = sql_run_latest(&plans[plan], values, NULL);
 	for (uint64 i = 0; i < n; i++)
 	{
 		Datum		columns[17];

@@ -106,23 +106,22 @@ target_mark(const TargetKey *key)
 	return mark;
 }
 
-/* mark "/" capacity "/" host_id */
-static void
-position_arg(FunctionCallInfo fcinfo, int n, const TargetKey *key, RankPlace *place)
+/* mark "/" capacity "/" host_id; false: it is no position of this target. */
+static bool
+position_read(char *value, const TargetKey *key, RankPlace *place)
 {
-	char	   *value = text_to_cstring(PG_GETARG_TEXT_PP(n));
 	const char *mark = target_mark(key);
+	size_t		length = strlen(mark);
 	char	   *end;
 	long		capacity;
 
-	if (strncmp(value, mark, strlen(mark)) != 0 || value[strlen(mark)] != '/')
-		field_invalid("after", "is not a position in this target's ranking", "It is the position of a row of the last page.");
+	if (strncmp(value, mark, length) != 0 || value[length] != '/')
+		return false;
 	errno = 0;
-	capacity = strtol(value + strlen(mark) + 1, &end, 10);
-	if (errno != 0 || *end != '/' || end[1] == '\0' || capacity < PG_INT32_MIN || capacity > PG_INT32_MAX)
-		field_invalid("after", "is not a position in this target's ranking", "It is the position of a row of the last page.");
+	capacity = strtol(value + length + 1, &end, 10);
 	place->capacity = (int) capacity;
 	place->host_id = end + 1;
+	return errno == 0 && *end == '/' && end[1] != '\0' && capacity >= PG_INT32_MIN && capacity <= PG_INT32_MAX;
 }
 
 PG_FUNCTION_INFO_V1(reconcile_compatible_hosts);
@@ -144,8 +143,9 @@ reconcile_compatible_hosts(PG_FUNCTION_ARGS)
 	max = PG_GETARG_INT32(3);
 	if (max < 1 || max > PAGE_MAX)
 		field_invalid("max_items", "is out of range", "It is 1 to 1,000.");
-	if (!PG_ARGISNULL(4))
-		position_arg(fcinfo, 4, &key, &after);
+	if (!PG_ARGISNULL(4) && !position_read(text_to_cstring(PG_GETARG_TEXT_PP(4)), &key, &after))
+		field_invalid("after", "is not a position in this target's ranking",
+					  "It is the position of a row of the last page.");
 	access_require_all(CAP_PLACE);
 
 	n = host_candidates(&key, PG_ARGISNULL(4) ? NULL : &after, max, &targets);
