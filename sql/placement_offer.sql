@@ -235,6 +235,7 @@ SELECT * FROM heartbeat('h1', 4, '[]', beats('{1,2}'));
 SELECT session_id, host_generation FROM reconcile.session_registration WHERE tenant_id = 't-o' AND session_id IN ('b1', 'b2') ORDER BY 1;
 SELECT * FROM heartbeat('h9', 4, jsonb_build_array(target(9)), beats('{1}'));
 SELECT * FROM heartbeat('h1', 5, '[]', '[]');
+SELECT refusal.* FROM refusal('SELECT * FROM offer_test.heartbeat(''h1'', 5, ''[]'', offer_test.beats(array[1, 1]))');
 -- 4: an operator's end of the lease is the end: the registration alone is nothing
 SELECT * FROM owner('b2');
 UPDATE reconcile.lease l SET expires_at = l.touched_at FROM reconcile.session s WHERE s.tenant_id = 't-o' AND s.session_id = 'b2' AND l.reconciler_id = 'session:' || s.number;

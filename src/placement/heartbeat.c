@@ -278,6 +278,7 @@ renew_leases(Heartbeat *heartbeat, int64 ttl_ms, int *n)
 {
 	Beat	  **renewed = palloc(sizeof(Beat *) * Max(heartbeat->nbeats, 1));
 	int			candidates = 0;
+	int64		last = 0;
 
 	*n = 0;
 	for (int i = 0; i < heartbeat->nbeats; i++)
@@ -294,6 +295,9 @@ renew_leases(Heartbeat *heartbeat, int64 ttl_ms, int *n)
 		Lease		lease;
 
 		CHECK_FOR_INTERRUPTS();
+		if (i > 0 && beat->number == last)
+			field_invalid("sessions", "names a session twice", NULL);
+		last = beat->number;
 		session_lease_id(beat->number, lease_id);
 		offer_holder_id(beat->offer_id, holder_id);
 		if (!lease_renew(lease_id, holder_id, beat->epoch, ttl_ms, &lease))
