@@ -127,6 +127,7 @@ OBJS = \
 	src/placement/members.o \
 	src/placement/host.o \
 	src/placement/target.o \
+	src/placement/ranking.o \
 	src/placement/registration.o \
 	src/placement/offer.o \
 	src/placement/heartbeat.o \

@@ -60,6 +60,12 @@ typedef struct SeenOffers
 /* Does the current role act for this host?  A host that is not there is nobody's. */
 extern bool host_is_mine(const char *host_id);
 
+/* The arguments agent_id, runtime_compatibility_id and placement, from "first" on. */
+extern void target_key_args(FunctionCallInfo fcinfo, int first, TargetKey *key);
+
+/* The same as the first values of a plan. */
+extern void target_key_values(const TargetKey *key, Datum *values);
+
 /* 22023 unless what a host says of a target may be; "prefix" stands before the fields' names. */
 extern void target_check(const Advertisement *advertisement, const char *prefix);
 

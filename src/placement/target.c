@@ -1,7 +1,6 @@
 /*
  * target.c
- *		What hosts offer: a row for each host and target, their ranking, and the room
- *		that is left.
+ *		What hosts offer: a row for each host and target, and the room that is left.
  *
  * What is left is what a host says it has, less what was placed on it since: each offer
  * takes one, until it ends or the host says that its number takes account of it.  An
@@ -23,20 +22,18 @@
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
-#include "core/access.h"
 #include "core/arrays.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/plan.h"
 #include "core/rows.h"
 #include "core/subxact.h"
-#include "journal/digest.h"
 #include "journal/envelope.h"
 #include "placement/field.h"
 #include "placement/host.h"
 #include "placement/marks.h"
 
-#define PAGE_MAX		1000
+#define MARKS_MAX		1000	/* sessions that are told of room at once */
 #define TURN_MAX_MS		200		/* that a placement waits for the row of a target */
 
 #define OF_TARGET \
@@ -46,9 +43,6 @@
 #define OFFER_OF_HOST \
 	"o.agent_id OPERATOR(pg_catalog.=) $1 AND o.runtime_compatibility_id OPERATOR(pg_catalog.=) $2" \
 	" AND o.placement OPERATOR(pg_catalog.=) $3 AND o.host_id OPERATOR(pg_catalog.=) $4"
-#define LEFT_OF_TARGET "t.capacity OPERATOR(pg_catalog.-) t.reserved"
-/* no join, before which a page of the ranking would be sorted */
-#define IS_REGISTERED "(SELECT true FROM reconcile.host h WHERE h.host_id OPERATOR(pg_catalog.=) t.host_id)"
 
 enum
 {
@@ -59,7 +53,6 @@ enum
 	PLAN_COUNT_OFFERS,
 	PLAN_PUBLISH,
 	PLAN_WITHDRAW,
-	PLAN_RANK,
 	PLAN_RESERVE,
 	PLAN_OFFER,
 	PLAN_TRY_LOCK,
@@ -113,18 +106,11 @@ static SqlPlan plans[] = {
 		" WHERE " OF_HOST,
 		7, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, INT8OID, TIMESTAMPTZOID}
 	},
-	[PLAN_RANK] = {
-		"SELECT t.host_id, t.host_generation, t.revision, t.observed_at, t.expires_at, t.endpoint, t.isolation_class,"
-		" t.accepting, t.capacity, t.reserved, t.capabilities FROM reconcile.host_target t WHERE " OF_TARGET
-		" AND t.accepting AND t.expires_at IS NOT NULL"
-		" AND ROW(" LEFT_OF_TARGET ", t.host_id) OPERATOR(pg_catalog.<) ROW($4, $5) AND " IS_REGISTERED
-		" ORDER BY (" LEFT_OF_TARGET ") DESC, t.host_id DESC LIMIT $6",
-		6, {TEXTOID, TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID}
-	},
 	[PLAN_RESERVE] = {
 		"UPDATE reconcile.host_target t SET reserved = t.reserved OPERATOR(pg_catalog.+) 1 WHERE " OF_HOST
 		" AND t.host_generation OPERATOR(pg_catalog.=) $5 AND t.accepting AND t.expires_at OPERATOR(pg_catalog.>) $6"
-		" AND (" LEFT_OF_TARGET ") OPERATOR(pg_catalog.>) 0 AND " IS_REGISTERED,
+		" AND (t.capacity OPERATOR(pg_catalog.-) t.reserved) OPERATOR(pg_catalog.>) 0"
+		" AND EXISTS (SELECT FROM reconcile.host h WHERE h.host_id OPERATOR(pg_catalog.=) t.host_id)",
 		6, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, TIMESTAMPTZOID}
 	},
 	[PLAN_OFFER] = {
@@ -158,8 +144,8 @@ static const char *const placements[] = {"pooled", "dedicated"};
 
 #define PLACEMENT_HINT	"It is pooled or dedicated."
 
-static void
-key_values(const TargetKey *key, Datum *values)
+void
+target_key_values(const TargetKey *key, Datum *values)
 {
 	values[0] = CStringGetTextDatum(key->agent_id);
 	values[1] = CStringGetTextDatum(key->runtime_compatibility_id);
@@ -252,7 +238,7 @@ typedef struct Locked
 	int64		seen_offer;
 } Locked;
 
-/* Within sql_begin(): values as key_values() and the host's id. */
+/* Within sql_begin(): values as target_key_values() and the host's id. */
 static bool
 lock_target(int plan, Datum *values, Locked *locked)
 {
@@ -291,7 +277,7 @@ target_publish(const char *host_id, const Advertisement *advertisement, const Se
 	bool		had_room;
 
 	sql_begin(&scope);
-	key_values(&advertisement->key, values);
+	target_key_values(&advertisement->key, values);
 	values[3] = CStringGetTextDatum(host_id);
 	if (!lock_target(PLAN_LOCK, values, &before))
 	{
@@ -354,7 +340,7 @@ target_generation(const TargetKey *key, const char *host_id, char **endpoint)
 	int64		generation = 0;
 
 	*endpoint = NULL;
-	key_values(key, values);
+	target_key_values(key, values);
 	values[3] = CStringGetTextDatum(host_id);
 	sql_begin(&scope);
 	if (sql_run_latest(&plans[PLAN_GENERATION], values, NULL) > 0)
@@ -370,7 +356,7 @@ target_generation(const TargetKey *key, const char *host_id, char **endpoint)
 	return generation;
 }
 
-static void
+void
 target_key_args(FunctionCallInfo fcinfo, int first, TargetKey *key)
 {
 	key->agent_id = identity_field(fcinfo, first, "agent_id");
@@ -473,7 +459,7 @@ drain(const char *host_id, const TargetKey *key, int64 generation, Locked *row)
 	Datum		values[7];
 	const char *outcome;
 
-	key_values(key, values);
+	target_key_values(key, values);
 	values[3] = CStringGetTextDatum(host_id);
 	sql_begin(&scope);
 	if (!lock_target(PLAN_LOCK, values, row))
@@ -527,56 +513,9 @@ reconcile_drain_host_target(PG_FUNCTION_ARGS)
 }
 
 /* ----------------------------------------------------------------
- * The ranking
+ * Room
  * ----------------------------------------------------------------
  */
-
-/* A row of PLAN_RANK, copied to the context. */
-static void
-target_from_row(int row, MemoryContext context, const TargetKey *key, HostTarget *target)
-{
-	Datum	   *capabilities;
-	int			n;
-
-	target->key = *key;
-	target->host_id = MemoryContextStrdup(context, TextDatumGetCString(sql_value(row, 1, NULL)));
-	target->host_generation = DatumGetInt64(sql_value(row, 2, NULL));
-	target->revision = DatumGetInt64(sql_value(row, 3, NULL));
-	target->observed_at = DatumGetTimestampTz(sql_value(row, 4, NULL));
-	target->expires_at = DatumGetTimestampTz(sql_value(row, 5, NULL));
-	target->endpoint = MemoryContextStrdup(context, TextDatumGetCString(sql_value(row, 6, NULL)));
-	target->isolation_class = MemoryContextStrdup(context, TextDatumGetCString(sql_value(row, 7, NULL)));
-	target->accepting = DatumGetBool(sql_value(row, 8, NULL));
-	target->capacity = DatumGetInt32(sql_value(row, 9, NULL));
-	target->reserved = DatumGetInt32(sql_value(row, 10, NULL));
-	deconstruct_array(DatumGetArrayTypeP(sql_value(row, 11, NULL)), TEXTOID, -1, false, TYPALIGN_INT,
-					  &capabilities, NULL, &n);
-	target->capabilities = MemoryContextAlloc(context, sizeof(char *) * Max(n, 1));
-	target->ncapabilities = n;
-	for (int i = 0; i < n; i++)
-		target->capabilities[i] = MemoryContextStrdup(context, TextDatumGetCString(capabilities[i]));
-}
-
-int
-host_candidates(const TargetKey *key, const RankPlace *after, int max, HostTarget **targets)
-{
-	SqlScope	scope;
-	Datum		values[6];
-	int			n;
-
-	key_values(key, values);
-	/* nothing ranks above it */
-	values[3] = Int32GetDatum(after == NULL ? PG_INT32_MAX : after->capacity);
-	values[4] = CStringGetTextDatum(after == NULL ? "" : after->host_id);
-	values[5] = Int32GetDatum(max);
-	sql_begin(&scope);
-	n = (int) sql_run_latest(&plans[PLAN_RANK], values, NULL);
-	*targets = MemoryContextAlloc(scope.outer, sizeof(HostTarget) * Max(n, 1));
-	for (int i = 0; i < n; i++)
-		target_from_row(i, scope.outer, key, &(*targets)[i]);
-	sql_end(&scope);
-	return n;
-}
 
 typedef struct Reservation
 {
@@ -627,7 +566,7 @@ host_reserve(const HostTarget *target, TimestampTz now)
 	Reservation reservation = {.reserved = false};
 	ErrorData  *error;
 
-	key_values(&target->key, reservation.values);
+	target_key_values(&target->key, reservation.values);
 	reservation.values[3] = CStringGetTextDatum(target->host_id);
 	reservation.values[4] = Int64GetDatum(target->host_generation);
 	reservation.values[5] = TimestampTzGetDatum(now);
@@ -658,7 +597,7 @@ host_unreserve(int64 offer_id, bool wait)
 		key.agent_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 1, NULL)));
 		key.runtime_compatibility_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 2, NULL)));
 		key.placement = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 3, NULL)));
-		key_values(&key, values);
+		target_key_values(&key, values);
 		values[3] = PointerGetDatum(DatumGetTextPCopy(sql_value(0, 4, NULL)));
 		/* the host may have told meanwhile that it takes account of it */
 		if (lock_target(wait ? PLAN_LOCK : PLAN_TRY_LOCK, values, &row) &&
@@ -682,9 +621,9 @@ host_room(const TargetKey *key, int room)
 	int			n;
 	TimestampTz now = clock_now();
 
-	key_values(key, values);
+	target_key_values(key, values);
 	/* the pending sweep comes to whoever is left out */
-	values[3] = Int32GetDatum(Min(room, PAGE_MAX));
+	values[3] = Int32GetDatum(Min(room, MARKS_MAX));
 	sql_begin(&scope);
 	n = (int) sql_run_latest(&plans[PLAN_WAITING], values, NULL);
 	numbers = MemoryContextAlloc(scope.outer, sizeof(int64) * Max(n, 1));
@@ -693,99 +632,4 @@ host_room(const TargetKey *key, int room)
 	sql_end(&scope);
 	for (int i = 0; i < n; i++)
 		session_mark(numbers[i], now);
-}
-
-/* ----------------------------------------------------------------
- * Pages of it
- * ----------------------------------------------------------------
- */
-
-/* By it a position is known to be of this target. */
-static char *
-target_mark(const TargetKey *key)
-{
-	Digest	   *digest = digest_begin("host-position", 1);
-	uint8		bytes[DIGEST_BYTES];
-	char	   *mark = palloc0(17);
-
-	digest_text(digest, key->agent_id);
-	digest_text(digest, key->runtime_compatibility_id);
-	digest_text(digest, key->placement);
-	digest_end(digest, bytes);
-	hex_encode((const char *) bytes, 8, mark);
-	return mark;
-}
-
-/* mark "/" capacity "/" host_id */
-static void
-position_arg(FunctionCallInfo fcinfo, int n, const TargetKey *key, RankPlace *place)
-{
-	char	   *value = text_to_cstring(PG_GETARG_TEXT_PP(n));
-	const char *mark = target_mark(key);
-	char	   *end;
-	long		capacity;
-
-	if (strncmp(value, mark, strlen(mark)) != 0 || value[strlen(mark)] != '/')
-		field_invalid("after", "is not a position in this target's ranking", "It is the position of a row of the last page.");
-	errno = 0;
-	capacity = strtol(value + strlen(mark) + 1, &end, 10);
-	if (errno != 0 || *end != '/' || end[1] == '\0' || capacity < PG_INT32_MIN || capacity > PG_INT32_MAX)
-		field_invalid("after", "is not a position in this target's ranking", "It is the position of a row of the last page.");
-	place->capacity = (int) capacity;
-	place->host_id = end + 1;
-}
-
-PG_FUNCTION_INFO_V1(reconcile_compatible_hosts);
-Datum
-reconcile_compatible_hosts(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	TargetKey	key;
-	RankPlace	after;
-	HostTarget *targets;
-	TimestampTz now;
-	const char *mark;
-	int			max;
-	int			n;
-
-	target_key_args(fcinfo, 0, &key);
-	if (PG_ARGISNULL(3))
-		field_null("max_items");
-	max = PG_GETARG_INT32(3);
-	if (max < 1 || max > PAGE_MAX)
-		field_invalid("max_items", "is out of range", "It is 1 to 1,000.");
-	if (!PG_ARGISNULL(4))
-		position_arg(fcinfo, 4, &key, &after);
-	access_require_all(CAP_PLACE);
-
-	n = host_candidates(&key, PG_ARGISNULL(4) ? NULL : &after, max, &targets);
-	now = clock_now();
-	mark = target_mark(&key);
-	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < n; i++)
-	{
-		HostTarget *target = &targets[i];
-		int			left = target->capacity - target->reserved;
-		bool		live = now < target->expires_at;
-		Datum		values[16] = {0};
-		bool		nulls[16] = {false};
-
-		values[0] = CStringGetTextDatum(live ? "live" : "lapsed");
-		values[1] = CStringGetTextDatum(target->host_id);
-		values[2] = Int64GetDatum(target->host_generation);
-		values[3] = CStringGetTextDatum(key.agent_id);
-		values[4] = CStringGetTextDatum(key.runtime_compatibility_id);
-		values[5] = CStringGetTextDatum(key.placement);
-		values[6] = CStringGetTextDatum(target->endpoint);
-		values[7] = CStringGetTextDatum(target->isolation_class);
-		values[8] = BoolGetDatum(target->accepting);
-		values[9] = Int32GetDatum(Max(left, 0));
-		values[10] = Int32GetDatum(target->capacity);
-		values[11] = capabilities_datum(target->capabilities, target->ncapabilities, "capabilities");
-		values[12] = TimestampTzGetDatum(target->observed_at);
-		values[13] = TimestampTzGetDatum(target->expires_at);
-		values[14] = CStringGetTextDatum(psprintf("%s/%d/%s", mark, left, target->host_id));
-		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
-	}
-	return (Datum) 0;
 }

@@ -93,6 +93,16 @@ my $begun = $held . q{
 	SELECT reconcile.claim_session_command('acme', 'support-17', 'msg-1', 1, 'b0c1d2', 1);
 	SELECT reconcile.begin_attempt('acme', 'support-17', 'msg-1', 1, 'b0c1d2', 2, 'try-1');
 };
+my $dedicated = q{
+	SELECT reconcile.create_session('acme', 'solo-1', 'support-bot', 'dedicated', 'create-1', 'linux-x64/3', 'v2', 'image');
+	SELECT reconcile.fetch_intents('platform-1');
+	SELECT reconcile.place_session('acme', 'solo-1');
+};
+my $unwanted = $dedicated . q{
+	SELECT reconcile.report_workload('acme', 'solo-1', 1, 'ready', 'pod-1', 1, 'ws://pod-1:8080');
+	SELECT reconcile.update_desired_state('acme', 'solo-1', 'delete-1', 1, 'dedicated', 'linux-x64/3');
+};
+my $offered = $held =~ s/\n[^\n]*accept_offer[^\n]*//r;
 my $claimed = $session . q{
 	SELECT reconcile.acquire_claim('acme', 'support-17', 'factory-2/placement', '30 s');
 	UPDATE reconcile.session_claim SET claim_token = '01jdyq2v7n5r8w3t6x9z4k1m0c';
@@ -196,6 +206,26 @@ my %example = (
 	'sweep_claims' => { before => $claimed, prints => qr/^1\|f$/ },
 	'schedule_sweeps, unschedule_sweeps' => { fails => '55000' },
 	'sessions' => { before => $held, prints => qr/^support-17\|\|live\|node-7\|1$/ },
+	'register_host, unregister_host' => { prints => qr/^registered\nunregistered$/ },
+	'publish_host_target' => { before => $held, prints => qr/^published\|2$/ },
+	'drain_host_target' => { before => $held, prints => qr/^drained$/ },
+	'heartbeat_host' => { before => $held, prints => qr/^renewed\|\|\|\|1\|00:01:00$/ },
+	'compatible_hosts' => { before => $held, prints => qr/^node-7\|3$/ },
+	'owner_of' => { before => $held, prints => qr/^live\|1\|ws:\/\/node-7:8080\|f$/ },
+	'fetch_offers' => { before => $offered, prints => qr/^1\|support-17\|create\|[0-9a-f]{64}$/ },
+	'accept_offer' => { before => $offered, prints => qr/^accepted\|1\|00:0/ },
+	'refuse_offer' => { before => $offered, prints => qr/^refused$/ },
+	'release_session' => { before => $held, prints => qr/^released\|1$/ },
+	'fetch_intents' => { before => $dedicated, prints => qr/^ensure\|solo-1\|1\|lrw-[0-9a-f]{56}\|absent$/ },
+	'report_workload' => { before => $dedicated, prints => qr/^reported$/ },
+	'request_drain' => { before => $unwanted, prints => qr/^requested\|pod-1\|$/ },
+	'report_drained' => { before => $unwanted . q{SELECT reconcile.request_drain('acme', 'solo-1', 1)}, prints => qr/^recorded$/ },
+	'may_delete_workload' => { before => $unwanted, prints => qr/^yes\|forced\|drain_refused\|0$/ },
+	'record_termination' => { before => $unwanted, prints => qr/^recorded\|1$/ },
+	'get_termination' => { before => $unwanted, prints => qr/^not_found\|\|$/ },
+	'hosts' => { before => $held, prints => qr/^node-7\|postgres$/ },
+	'host_targets' => { before => $held, prints => qr/^node-7\|accepting\|3\|1$/ },
+	'session_offers' => { before => $held, prints => qr/^support-17\|node-7\|accepted\|$/ },
 	'health' => { prints => qr/^preload\|warn\|/m },
 	'metrics, metrics_text' => { before => $dead, prints => qr/^permanent\|/m },
 );
@@ -229,7 +259,7 @@ my @offered = split /\n/, sql($world, q{
 	SELECT DISTINCT p.proname FROM pg_proc p
 	 WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
 	   AND p.proname NOT IN ('may_observe', 'may_see_errors', 'running', 'worker_list', 'loop_counts', 'recent_runs', 'health_checks',
-	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here', 'may_read_command', 'builtin_actions', 'may_see_session',
+	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here', 'may_read_command', 'builtin_actions', 'may_see_session', 'may_see_host',
 	                         'place_entity', 'sweep_entity', 'sweep_names')
 	UNION ALL
 	SELECT c.relname FROM pg_class c
