@@ -3,6 +3,8 @@
 -- A session's number names it where a bounded name is needed: in our loop, and as its
 -- lease "session:<number>".
 CREATE SEQUENCE reconcile.session_number;
+COMMENT ON SEQUENCE reconcile.session_number IS
+'The numbers of sessions.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session_number', '');
 
 CREATE TABLE reconcile.session (

@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "storage/lock.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
@@ -15,6 +16,7 @@
 
 #include "core/access.h"
 #include "core/errors.h"
+#include "core/install.h"
 #include "core/plan.h"
 #include "core/subxact.h"
 #include "placement/settings.h"
@@ -22,7 +24,6 @@
 
 enum
 {
-	PLAN_MAKE_TURN,
 	PLAN_TURN,
 	PLAN_NEXT,
 	PLAN_DROP_VANISHED,
@@ -35,16 +36,13 @@ enum
 #define OF_SHARD	OF_SWEEP " AND c.shard OPERATOR(pg_catalog.=) $2"
 
 static SqlPlan plans[] = {
-	[PLAN_MAKE_TURN] = {
-		"INSERT INTO reconcile.placement_cursor (sweep, shard) VALUES ($1, -1) ON CONFLICT DO NOTHING", 1, {TEXTOID}
-	},
 	[PLAN_TURN] = {
-		"SELECT c.next FROM reconcile.placement_cursor c" OF_SWEEP " AND c.shard OPERATOR(pg_catalog.=) -1"
-		" FOR UPDATE SKIP LOCKED",
+		"SELECT c.next FROM reconcile.placement_cursor c" OF_SWEEP " AND c.shard OPERATOR(pg_catalog.=) -1",
 		1, {TEXTOID}
 	},
 	[PLAN_NEXT] = {
-		"UPDATE reconcile.placement_cursor c SET next = $2" OF_SWEEP " AND c.shard OPERATOR(pg_catalog.=) -1",
+		"INSERT INTO reconcile.placement_cursor (sweep, shard, next) VALUES ($1, -1, $2)"
+		" ON CONFLICT (sweep, shard) DO UPDATE SET next = EXCLUDED.next",
 		2, {TEXTOID, INT4OID}
 	},
 	[PLAN_DROP_VANISHED] = {
@@ -70,31 +68,38 @@ static SqlPlan plans[] = {
  * ----------------------------------------------------------------
  */
 
+/* A lock of its own, as the row may not be there yet. */
+static bool
+try_lock_turn(const char *sweep)
+{
+	LOCKTAG		tag;
+
+	lock_tag(&tag, LOCK_KIND_SWEEP, "turn", sweep);
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
 bool
 sweep_turn(const char *sweep, int shards, int *shard)
 {
 	SqlScope	scope;
 	Datum		values[2];
-	bool		mine;
 
+	if (!try_lock_turn(sweep))
+		return false;
+	*shard = 0;
 	values[0] = CStringGetTextDatum(sweep);
 	sql_begin(&scope);
-	if (sql_run_latest(&plans[PLAN_TURN], values, NULL) == 0)
-		(void) sql_run_latest(&plans[PLAN_MAKE_TURN], values, NULL);
-	mine = sql_run_latest(&plans[PLAN_TURN], values, NULL) > 0;
-	if (mine)
-	{
+	if (sql_run_latest(&plans[PLAN_TURN], values, NULL) > 0)
 		*shard = DatumGetInt32(sql_value(0, 1, NULL));
-		if (*shard >= shards)
-			*shard = 0;
-		values[1] = Int32GetDatum((*shard + 1) % shards);
-		(void) sql_run_latest(&plans[PLAN_NEXT], values, NULL);
-		/* a shard that comes back begins at its head */
-		values[1] = Int32GetDatum(shards);
-		(void) sql_run_latest(&plans[PLAN_DROP_VANISHED], values, NULL);
-	}
+	if (*shard >= shards)
+		*shard = 0;
+	values[1] = Int32GetDatum((*shard + 1) % shards);
+	(void) sql_run_latest(&plans[PLAN_NEXT], values, NULL);
+	/* a shard that comes back begins at its head */
+	values[1] = Int32GetDatum(shards);
+	(void) sql_run_latest(&plans[PLAN_DROP_VANISHED], values, NULL);
 	sql_end(&scope);
-	return mine;
+	return true;
 }
 
 /* ----------------------------------------------------------------
