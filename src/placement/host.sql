@@ -73,6 +73,8 @@ CREATE INDEX session_registration_host ON reconcile.session_registration (host_i
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session_registration', '');
 
 CREATE SEQUENCE reconcile.offer_number;
+COMMENT ON SEQUENCE reconcile.offer_number IS
+'Numbers of offers, which name the holders of the leases of sessions, too.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.offer_number', '');
 
 CREATE TABLE reconcile.session_offer (
