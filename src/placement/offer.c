@@ -12,11 +12,13 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
+#include "core/compat.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/plan.h"
@@ -30,6 +32,7 @@
 #include "placement/settings.h"
 
 #define FETCH_MAX	1000
+#define SOON_MS		500			/* for what is in the way of a lease, and about to end */
 
 #define OFFER_COLUMNS \
 	"o.offer_id, o.tenant_id, o.session_id, o.agent_id, o.runtime_compatibility_id, o.placement, o.host_id," \
@@ -428,6 +431,30 @@ attach(const Answer *answer, int64 host_generation, const char *endpoint, const 
 	session_mark(answer->session.number, lease->expires_at);
 }
 
+/*
+ * The lease of a session that is locked.  So nobody else is about to get it but a
+ * transaction that has ended and not given back all of its locks, or one that begins an
+ * incarnation for all leases: they are over soon, and then it is asked again.
+ */
+static LeaseOutcome
+acquire(const char *lease_id, const char *holder_id, int64 ttl_ms, Lease *lease)
+{
+	static uint32 wait_event = 0;
+	TimestampTz asked_at = clock_now();
+	LeaseOutcome outcome;
+
+	if (wait_event == 0)
+		wait_event = compat_wait_event("ReconcileLeaseWait");
+	while ((outcome = lease_try_acquire(lease_id, holder_id, ttl_ms, false, lease)) != LEASE_GRANTED &&
+		   outcome != LEASE_HELD && clock_now() < clock_add_ms(asked_at, SOON_MS))
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, SOON_MS / 50, wait_event);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return outcome;
+}
+
 /* If the session's lease is free. */
 static void
 take(const Answer *answer, int64 host_generation, const char *endpoint, const char *token, Acceptance *acceptance)
@@ -440,7 +467,7 @@ take(const Answer *answer, int64 host_generation, const char *endpoint, const ch
 	placement_settings(&settings);
 	session_lease_id(answer->session.number, lease_id);
 	offer_holder_id(answer->offer.offer_id, holder_id);
-	if (lease_try_acquire(lease_id, holder_id, settings.session_ttl_ms, false, &lease) != LEASE_GRANTED)
+	if (acquire(lease_id, holder_id, settings.session_ttl_ms, &lease) != LEASE_GRANTED)
 	{
 		acceptance->outcome = "lease_busy";
 		acceptance->until = lease.epoch > 0 ? Max(lease_deadline(&lease), answer->now) : answer->now;
