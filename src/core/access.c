@@ -313,7 +313,14 @@ access_grant_journal(Oid role, const char *permission)
 	static SqlPlan missing = {
 		"SELECT 'SELECT' OPERATOR(pg_catalog.||) f.columns OPERATOR(pg_catalog.||) ' ON ' OPERATOR(pg_catalog.||) f.relation"
 		" FROM reconcile.journal_relations($1) f"
-		" WHERE NOT pg_catalog.has_any_column_privilege($2, f.relation, 'SELECT')",
+		" JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.relation::pg_catalog.regclass"
+		/* of its own: those of a group go with the membership */
+		" WHERE NOT EXISTS (SELECT FROM pg_catalog.aclexplode(c.relacl) a"
+		"  WHERE a.grantee OPERATOR(pg_catalog.=) $2 AND a.privilege_type OPERATOR(pg_catalog.=) 'SELECT')"
+		" AND (f.columns OPERATOR(pg_catalog.=) '' OR (SELECT pg_catalog.count(*) FROM pg_catalog.pg_attribute t"
+		"  WHERE t.attrelid OPERATOR(pg_catalog.=) c.oid AND EXISTS (SELECT FROM pg_catalog.aclexplode(t.attacl) a"
+		"   WHERE a.grantee OPERATOR(pg_catalog.=) $2 AND a.privilege_type OPERATOR(pg_catalog.=) 'SELECT'))"
+		"  OPERATOR(pg_catalog.<) pg_catalog.cardinality(pg_catalog.string_to_array(f.columns, ',')))",
 		2, {TEXTOID, OIDOID}
 	};
 	SqlScope	scope;

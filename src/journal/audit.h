@@ -42,12 +42,22 @@ extern void audit_note(const AuditEvent *event);
 /* Error where the end of the tenant's chain cannot be appended to; else that is found at COMMIT. */
 extern void audit_check(const char *tenant_id);
 
+/* Where a chain begins that was pruned: behind which event, and how old that and those before were. */
+typedef struct AuditAnchor
+{
+	int64		sequence;		/* 0 = nothing was pruned */
+	TimestampTz pruned_through;
+} AuditAnchor;
+
 /*
  * Deletes the oldest events of a tenant, as long as they are older than "before"
  * and of no command that is unfinished or unresolved, at most "max"; the anchor of
  * the chain moves behind them.  Returns how many, or -1 where the chain is broken.
  */
-extern int64 audit_prune(const char *tenant_id, TimestampTz before, int max);
+extern int64 audit_prune(const char *tenant_id, TimestampTz before, int max, AuditAnchor *anchor);
+
+/* As the event of the pruning has it, under the name "anchor". */
+extern Jsonb *audit_anchor_jsonb(const AuditAnchor *anchor);
 
 /* Registers the transaction callbacks; once, from _PG_init(). */
 extern void audit_init(void);

@@ -9,6 +9,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "core/jsonb_build.h"
 #include "core/plan.h"
 #include "journal/audit.h"
 #include "journal/audit_chain.h"
@@ -23,7 +24,8 @@ enum
 
 static SqlPlan plans[] = {
 	[PLAN_ANCHOR] = {
-		"SELECT h.anchor_sequence, h.anchor_hash FROM reconcile.audit_head h WHERE h.tenant_id OPERATOR(pg_catalog.=) $1",
+		"SELECT h.anchor_sequence, h.anchor_hash, h.pruned_through FROM reconcile.audit_head h"
+		" WHERE h.tenant_id OPERATOR(pg_catalog.=) $1",
 		1, {TEXTOID}
 	},
 	/* and is it of a command that somebody may still have to settle? */
@@ -45,33 +47,50 @@ static SqlPlan plans[] = {
 	},
 	[PLAN_SET_ANCHOR] = {
 		"UPDATE reconcile.audit_head SET anchor_sequence = $2, anchor_hash = $3,"
-		" pruned_through = GREATEST(pruned_through, $4) WHERE tenant_id OPERATOR(pg_catalog.=) $1",
+		" pruned_through = $4 WHERE tenant_id OPERATOR(pg_catalog.=) $1",
 		4, {TEXTOID, INT8OID, BYTEAOID, TIMESTAMPTZOID}
 	}
 };
 
 #define STANDS_COLUMN	(AUDIT_NCOLUMNS + 2)	/* of PLAN_OLDEST: behind the event and its hash */
 
+Jsonb *
+audit_anchor_jsonb(const AuditAnchor *anchor)
+{
+	JsonbBuild	build;
+
+	jsonb_begin(&build);
+	jsonb_add_int(&build, "sequence", anchor->sequence);
+	jsonb_add_time(&build, "pruned_through", anchor->pruned_through);
+	return jsonb_end(&build);
+}
+
 int64
-audit_prune(const char *tenant_id, TimestampTz before, int max)
+audit_prune(const char *tenant_id, TimestampTz before, int max, AuditAnchor *anchor)
 {
 	SqlScope	scope;
 	Datum		values[4];
-	int64		sequence = 0;
 	uint8		hash[DIGEST_BYTES];
 	int64		pruned = 0;
-	TimestampTz last = DT_NOBEGIN;
 	uint64		n = 0;
 
+	anchor->sequence = 0;
+	anchor->pruned_through = DT_NOBEGIN;
 	/* nobody adds to it, or prunes, before this is over */
 	audit_lock(tenant_id);
 	values[0] = CStringGetTextDatum(tenant_id);
 	sql_begin(&scope);
 	if (sql_run_latest(&plans[PLAN_ANCHOR], values, NULL) > 0)
 	{
-		sequence = DatumGetInt64(sql_value(0, 1, NULL));
+		bool		never;
+		Datum		pruned_through;
+
+		anchor->sequence = DatumGetInt64(sql_value(0, 1, NULL));
 		(void) audit_hash_copy(sql_value(0, 2, NULL), hash);
-		values[1] = Int64GetDatum(sequence);
+		pruned_through = sql_value(0, 3, &never);
+		if (!never)
+			anchor->pruned_through = DatumGetTimestampTz(pruned_through);
+		values[1] = Int64GetDatum(anchor->sequence);
 		values[2] = Int32GetDatum(max);
 		n = sql_run_latest(&plans[PLAN_OLDEST], values, NULL);
 	}
@@ -84,25 +103,25 @@ audit_prune(const char *tenant_id, TimestampTz before, int max)
 		if (row.happened_at >= before || DatumGetBool(sql_value(i, STANDS_COLUMN, NULL)))
 			break;
 		/* what is deleted cannot be verified any more */
-		if (row.sequence == sequence + 1 && row.hash_version == AUDIT_HASH_VERSION)
+		if (row.sequence == anchor->sequence + 1 && row.hash_version == AUDIT_HASH_VERSION)
 			audit_row_hash(&row, hash, expected);
-		if (row.sequence != sequence + 1 || row.hash_version != AUDIT_HASH_VERSION ||
+		if (row.sequence != anchor->sequence + 1 || row.hash_version != AUDIT_HASH_VERSION ||
 			memcmp(expected, row.hash, DIGEST_BYTES) != 0)
 		{
 			pruned = -1;
 			break;
 		}
-		sequence = row.sequence;
-		last = Max(last, row.happened_at);
+		anchor->sequence = row.sequence;
+		anchor->pruned_through = Max(anchor->pruned_through, row.happened_at);
 		memcpy(hash, row.hash, DIGEST_BYTES);
 		pruned++;
 	}
 	if (pruned > 0)
 	{
-		values[1] = Int64GetDatum(sequence);
+		values[1] = Int64GetDatum(anchor->sequence);
 		sql_run_latest(&plans[PLAN_DELETE], values, NULL);
 		values[2] = PointerGetDatum(audit_hash_datum(hash));
-		values[3] = TimestampTzGetDatum(last);
+		values[3] = TimestampTzGetDatum(anchor->pruned_through);
 		sql_run_latest(&plans[PLAN_SET_ANCHOR], values, NULL);
 	}
 	sql_end(&scope);

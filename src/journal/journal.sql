@@ -161,13 +161,13 @@ CREATE FUNCTION reconcile.revoke_command(role name, tenant_id text, permission t
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_revoke_command';
 COMMENT ON FUNCTION reconcile.revoke_command(name, text, text, text, text) IS
-'Takes back what grant_command said for the same role, tenant, permission and target. 22004, 22023 bad argument; 25006 read-only; 42501 caller is no administrator; 42704 no such role.';
+'Takes back what grant_command said, with either effect, for the same role, tenant, permission and target; of a role that is gone, too. 22004, 22023 bad argument; 25006 read-only; 42501 caller is no administrator.';
 
 CREATE FUNCTION reconcile.set_authorizer(authorizer text DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'reconcile_set_authorizer';
 COMMENT ON FUNCTION reconcile.set_authorizer(text) IS
-'Names a function f(request jsonb) RETURNS boolean that has to agree to whatever grants allow, NULL for none; it runs as the caller of this function, and its error is a no. 22023 bad function; 25006 read-only; 42501 caller is no administrator; 42883 no such function.';
+'Names a function f(request jsonb) RETURNS boolean that has to agree to whatever grants allow, NULL for none; it runs as the caller of this function, and its error is a no. 22023 bad function, or none; 25006 read-only; 42501 caller is no administrator, or another role''s function.';
 
 -- Audit and retention.
 

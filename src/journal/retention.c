@@ -111,6 +111,7 @@ typedef struct Pruned
 	int64		commands;
 	int64		keys;
 	bool		more;
+	AuditAnchor anchor;
 } Pruned;
 
 /* ----------------------------------------------------------------
@@ -321,7 +322,7 @@ prune(const char *tenant_id, int max, Pruned *pruned)
 		keep_open();
 		PG_TRY();
 		{
-			pruned->events = audit_prune(tenant_id, before, max);
+			pruned->events = audit_prune(tenant_id, before, max, &pruned->anchor);
 			if (pruned->events < 0)
 			{
 				pruned->outcome = "broken_chain";
@@ -353,6 +354,8 @@ note_pruned(const char *tenant_id, const Pruned *pruned)
 	jsonb_add_int(&build, "events", pruned->events);
 	jsonb_add_int(&build, "commands", pruned->commands);
 	jsonb_add_int(&build, "keys", pruned->keys);
+	if (pruned->events > 0)
+		jsonb_add(&build, "anchor", audit_anchor_jsonb(&pruned->anchor));
 	event.detail = jsonb_end(&build);
 	audit_note(&event);
 }
