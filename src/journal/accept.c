@@ -276,6 +276,19 @@ roll_back(void)
 			 errmsg_internal("the command has failed")));
 }
 
+/* A dispatcher that gives commands may have given one under the key, or the id, of its own. */
+static void
+require_still_free(const Command *command)
+{
+	Command		given;
+
+	if (command_read_by_key(command->tenant_id, command->idempotency_key, &given) ||
+		command_id_is_used(command->tenant_id, command->command_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("the dispatcher has given a command under the key or the id of its own")));
+}
+
 static void
 dispatch(void *arg)
 {
@@ -289,6 +302,8 @@ dispatch(void *arg)
 		action_dispatch(command->action, &admission->rules, command_jsonb(command));
 	if (command->failure != NULL)
 		roll_back();
+	if (!admission->rules.builtin)
+		require_still_free(command);
 }
 
 /*

@@ -60,20 +60,20 @@ COMMENT ON FUNCTION reconcile.accept_command(text, text, text, text, text, text,
 'Admits a command once for each tenant and idempotency key: accepted, replayed (what is stored is returned, nothing is done), conflict, denied, stale_revision, illegal_transition or key_spent; one that takes effect in this database is succeeded or failed on return. 22004, 22023 bad field (COLUMN names it, DETAIL says what is wrong); 0A000 isolation level; 25006 read-only; RC014 no revision left.';
 
 CREATE FUNCTION reconcile.cancel_command(tenant_id text, command_id text, reason text) RETURNS text
-    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_cancel_command';
 COMMENT ON FUNCTION reconcile.cancel_command(text, text, text) IS
 'Takes back a command that nobody has claimed, and the desired state that it meant: canceled, too_late, terminal, not_found. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; RC014 no revision left.';
 
 CREATE FUNCTION reconcile.resolve_command(tenant_id text, command_id text, verdict text, evidence jsonb, reason text) RETURNS text
-    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_resolve_command';
 COMMENT ON FUNCTION reconcile.resolve_command(text, text, text, jsonb, text) IS
 'Says beside a command whose outcome is unknown what became of it: verdict is succeeded, failed, partial or not_executed, evidence is an object that is not empty. Resolved, repeated, not_unknown, not_found. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only.';
 
 CREATE FUNCTION reconcile.explain_command(tenant_id text, command_id text)
     RETURNS TABLE (status text, reason text, until timestamptz, detail text, hint text)
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_explain_command';
 COMMENT ON FUNCTION reconcile.explain_command(text, text) IS
 'Says where a command stands and why: reason is waiting_for_claim, no_dispatcher, overdue, claimed, claim_lapsed, unknown, resolved, done or its failure; no row where there is none that the caller may view. 22004, 22023 bad field.';
@@ -105,7 +105,7 @@ COMMENT ON FUNCTION reconcile.complete_command(text, text, text, text, text, tex
 
 CREATE FUNCTION reconcile.sweep_commands(max_items int DEFAULT 1000)
     RETURNS TABLE (canceled bigint, lapsed bigint, skipped bigint, failed bigint, more boolean)
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_sweep_commands';
 COMMENT ON FUNCTION reconcile.sweep_commands(int) IS
 'Settles commands (1 to 10,000) whose time is over: one that nobody claimed by its deadline is canceled, one whose claim has lapsed is unknown. The next call goes on behind them; more says that it has something to do. 22004, 22023 bad argument; 0A000 isolation level; 25006 read-only; 42501 no right.';
@@ -172,14 +172,14 @@ COMMENT ON FUNCTION reconcile.set_authorizer(text) IS
 -- Audit and retention.
 
 CREATE FUNCTION reconcile.audit_access(tenant_id text, permission text, target_kind text, target_name text, reason text) RETURNS bigint
-    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_audit_access';
 COMMENT ON FUNCTION reconcile.audit_access(text, text, text, text, text) IS
 'Asks for a sensitive read, payload_view or diagnostics_view of a failure or dead_letter, and notes it: the number of the access, or NULL where it is denied. What it notes commits with the caller; where it cannot be noted it fails. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only.';
 
 CREATE FUNCTION reconcile.audit_verify(tenant_id text, head_sequence bigint DEFAULT NULL, head_hash bytea DEFAULT NULL)
     RETURNS TABLE (outcome text, events bigint, head_sequence bigint, head_hash bytea, bad_sequence bigint, detail text)
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_audit_verify';
 COMMENT ON FUNCTION reconcile.audit_verify(text, bigint, bytea) IS
 'Is the audit of a tenant what was written? ok, changed, gap, cut, forked, wrong_head, unknown_version, pruned (the given head is older than what is left), command_changed, command_missing or resolution_changed. The head that it returns is to be kept elsewhere, and given to a later call: by it a tail is missed that was cut. 22004, 22023 bad argument; 42501 no right.';
@@ -193,7 +193,7 @@ COMMENT ON FUNCTION reconcile.set_command_retention(text, interval, boolean, int
 
 CREATE FUNCTION reconcile.prune_commands(tenant_id text, max_items int DEFAULT 1000)
     RETURNS TABLE (outcome text, events bigint, commands bigint, keys bigint, more boolean)
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_prune_commands';
 COMMENT ON FUNCTION reconcile.prune_commands(text, int) IS
 'Deletes what the retention of a tenant does not keep, at most max_items (1 to 10,000) of events, commands and keys each: pruned, denied, no_policy, legal_hold, broken_chain. Keys of commands stay, so that none is executed again. 22004, 22023 bad argument; 0A000 isolation level; 25006 read-only.';
