@@ -163,7 +163,8 @@ typedef struct Settling
 {
 	const Place *place;
 	TimestampTz now;
-	int64		floor;			/* of desired_enter() */
+	bool		entered;		/* desired states can be changed */
+	int64		floor;			/* of desired_try_enter() */
 	Sweep	   *sweep;
 } Settling;
 
@@ -214,6 +215,9 @@ settle(void *arg)
 	audit_check(settling->place->tenant_id);
 	if (lock_unless_busy(settling->place, &command))
 		count = end_of(&command, settling->now, settling->sweep);
+	/* its desired state cannot be withdrawn at this moment */
+	if (count != NULL && command.status == COMMAND_CANCELED && command.desired_revision >= 0 && !settling->entered)
+		count = NULL;
 	if (count != NULL && command_end(&command, NULL, settling->floor, false))
 		(*count)++;
 	else
@@ -263,7 +267,7 @@ sweep_from(Place *place, const Place *last, int max, Settling *settling)
 
 	/* before any row is locked */
 	if (n > 0)
-		settling->floor = desired_enter();
+		settling->entered = desired_try_enter(&settling->floor);
 	context = AllocSetContextCreate(CurrentMemoryContext, "reconcile sweep", ALLOCSET_DEFAULT_SIZES);
 	outer = MemoryContextSwitchTo(context);
 	for (i = 0; i < n && (last == NULL || compare_places(&places[i], last) <= 0); i++)
