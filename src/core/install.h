@@ -59,6 +59,7 @@ typedef enum LockKind
 	LOCK_KIND_DEAD,				/* shared by who changes the number of dead entities, exclusive for counting them */
 	LOCK_KIND_COMMAND,			/* a tenant's idempotency key: who is admitting or pruning it */
 	LOCK_KIND_AUDIT,			/* the end of a tenant's chain, from the last moment of a transaction to its end */
+	LOCK_KIND_SWEEP,			/* one sweep of commands at a time: tried, and never waited for */
 	LOCK_KIND_RUNNING			/* shared by who runs or claims of a loop in a session; never waited for, so in no order */
 } LockKind;
 
