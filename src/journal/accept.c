@@ -580,6 +580,7 @@ reconcile_accept_command(PG_FUNCTION_ARGS)
 		outcome = ACCEPT_DENIED;
 	else
 	{
+		TEST_POINT("command-after-rights");
 		if (means_state(&admission))
 			admission.floor = desired_enter();
 		/* what was granted may have been taken back while it waited */

@@ -19,6 +19,7 @@
 #include "core/home.h"
 #include "core/install.h"
 #include "core/plan.h"
+#include "core/testpoint.h"
 #include "journal/audit.h"
 #include "journal/audit_chain.h"
 
@@ -266,7 +267,10 @@ audit_xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			if (pending != NIL)
+			{
 				seal();
+				TEST_POINT("command-before-commit");
+			}
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			/* or whoever was denied could hold up a tenant for as long as he likes */
@@ -278,6 +282,9 @@ audit_xact_callback(XactEvent event, void *arg)
 						 errhint("Use COMMIT.")));
 			break;
 		case XACT_EVENT_COMMIT:
+			if (next_number > 0)
+				TEST_POINT("command-after-commit");
+			/* FALLTHROUGH */
 		case XACT_EVENT_ABORT:
 			/* the context that it was in goes with the transaction */
 			pending = NIL;

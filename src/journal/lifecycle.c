@@ -224,6 +224,7 @@ reconcile_acknowledge_command(PG_FUNCTION_ARGS)
 	sql_begin(&scope);
 	sql_run_latest(&plans[PLAN_ACKNOWLEDGE], values, nulls);
 	sql_end(&scope);
+	TEST_POINT("command-before-audit");
 	command->worker_id = worker_id;
 	command->protocol = protocol;
 	command_audit(command, "acknowledged", NULL, command_worker_jsonb(command), now);
