@@ -161,7 +161,7 @@ CREATE FUNCTION reconcile.revoke_command(role name, tenant_id text, permission t
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_revoke_command';
 COMMENT ON FUNCTION reconcile.revoke_command(name, text, text, text, text) IS
-'Takes back what grant_command said for the same role, tenant, permission and target. 22004, 22023 bad argument; 25006 read-only; 42501 caller is no administrator; 42704 no such role.';
+'Takes back what grant_command said, allow and deny, for the same role, tenant, permission and target; the role may be gone. 22004, 22023 bad argument; 25006 read-only; 42501 caller is no administrator.';
 
 CREATE FUNCTION reconcile.set_authorizer(authorizer text DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE
@@ -344,3 +344,31 @@ SELECT d.tenant_id COLLATE "default" AS tenant_id,
  WHERE d.revision > 0;
 COMMENT ON VIEW reconcile.desired_drift IS
 'Which worker has applied which revision of which target, of those that the caller may view: drift is applied, behind (an older revision), diverged (this revision, another state), unreported (by nobody yet) or withdrawn (the command that said the state was taken back, so there is nothing to apply).';
+
+-- Tables of the administrators: these show a caller what concerns him.
+CREATE VIEW reconcile.command_grants WITH (security_barrier) AS
+SELECT g.role_name,
+       g.tenant_id COLLATE "default" AS tenant_id,
+       g.permission COLLATE "default" AS permission,
+       NULLIF(g.target_kind, '') COLLATE "default" AS target_kind,
+       NULLIF(g.target_name, '') COLLATE "default" AS target_name,
+       g.effect COLLATE "default" AS effect,
+       r.same OR (r.same IS NOT NULL AND g.effect = 'deny') AS in_force
+  FROM reconcile.command_grant g
+  LEFT JOIN LATERAL (
+    SELECT pg_catalog.bool_or(r.oid = g.role AND r.rolname = g.role_name) AS same,
+           pg_catalog.bool_or(pg_catalog.pg_has_role(r.oid, 'MEMBER')) AS mine
+      FROM pg_catalog.pg_roles r WHERE r.oid = g.role OR r.rolname = g.role_name
+  ) r ON true
+ -- nobody is granted the permission '': only administrators have it
+ WHERE r.mine OR reconcile.may_read_command(g.tenant_id, '', '', '');
+COMMENT ON VIEW reconcile.command_grants IS
+'What roles may do for tenants, of roles that the caller is a member of; to administrators all. target_kind and target_name are NULL for any. in_force is false, or NULL, where the role was renamed or is gone: then what it allows does not count; revoke_command() removes it.';
+
+CREATE VIEW reconcile.retention_policies WITH (security_barrier) AS
+SELECT p.tenant_id COLLATE "default" AS tenant_id, p.keep, p.keep_keys, p.legal_hold
+  FROM reconcile.command_retention p
+ WHERE reconcile.may_read_command(p.tenant_id, 'retention_configure', '', '')
+    OR reconcile.may_read_command(p.tenant_id, 'audit_view', '', '');
+COMMENT ON VIEW reconcile.retention_policies IS
+'How long the commands and the audit of each tenant are kept, for those with retention_configure or audit_view for the whole tenant; a tenant without a row keeps all.';
