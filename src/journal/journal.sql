@@ -269,7 +269,7 @@ SELECT e.tenant_id COLLATE "default" AS tenant_id,
        e.sequence,
        e.event COLLATE "default" AS event,
        e.happened_at,
-       e.happened_at - pg_catalog.lag(e.happened_at) OVER (PARTITION BY e.tenant_id, e.command_id ORDER BY e.sequence) AS since_last,
+       e.happened_at - pg_catalog.lag(e.happened_at) OVER of_command AS since_last,
        e.actor COLLATE "default" AS actor,
        e.role_name,
        e.session_role,
@@ -280,7 +280,9 @@ SELECT e.tenant_id COLLATE "default" AS tenant_id,
        e.reason,
        e.detail
   FROM reconcile.audit_event e
- WHERE e.command_id IS NOT NULL;
+ WHERE e.command_id IS NOT NULL
+-- by the columns as they are shown, or a condition on them would be asked after all events were read
+WINDOW of_command AS (PARTITION BY e.tenant_id COLLATE "default", e.command_id COLLATE "default" ORDER BY e.sequence);
 COMMENT ON VIEW reconcile.command_timeline IS
 'The steps of each command whose audit the caller may view, in their order, with the time since the step before.';
 
@@ -331,8 +333,8 @@ SELECT d.tenant_id COLLATE "default" AS tenant_id,
        d.revision AS desired_revision,
        o.state COLLATE "default" AS observed_state,
        o.revision AS observed_revision,
-       CASE WHEN o.worker_id IS NULL THEN 'unreported'
-            WHEN d.state IS NULL THEN 'withdrawn'
+       CASE WHEN d.state IS NULL THEN 'withdrawn'
+            WHEN o.worker_id IS NULL THEN 'unreported'
             WHEN o.revision = d.revision AND o.state = d.state THEN 'applied'
             WHEN o.revision = d.revision THEN 'diverged'
             ELSE 'behind' END AS drift,
