@@ -88,5 +88,5 @@ GRANT EXECUTE ON FUNCTION
 -- These show a caller only what he may observe.
 GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources, reconcile.fence_overrides,
     reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers,
-    reconcile.runs, reconcile.health TO PUBLIC;
+    reconcile.runs, reconcile.health, reconcile.command_grants, reconcile.retention_policies TO PUBLIC;
 GRANT SELECT ON reconcile.command_action TO PUBLIC;

@@ -92,7 +92,10 @@ CREATE INDEX command_pending_deadline ON reconcile.command (deadline, tenant_id,
 CREATE INDEX command_claimed ON reconcile.command (claim_expires_at, tenant_id, command_id)
     WHERE status IN ('dispatched', 'acknowledged');
 CREATE INDEX command_unknown ON reconcile.command (completed_at, tenant_id, command_id) WHERE status = 'unknown';
-CREATE INDEX command_accepted ON reconcile.command (tenant_id, accepted_at);
+-- The views have the default collation, so what they are asked for is found by indexes that have it. Where order does not
+-- matter it is a hash, which no other version of a locale makes wrong.
+CREATE INDEX command_accepted ON reconcile.command (tenant_id COLLATE "default", accepted_at);
+CREATE INDEX command_id ON reconcile.command USING hash (command_id COLLATE "default");
 
 CREATE TABLE reconcile.command_resolution (
     tenant_id   text COLLATE "C" NOT NULL,

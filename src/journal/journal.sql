@@ -269,7 +269,7 @@ SELECT e.tenant_id COLLATE "default" AS tenant_id,
        e.sequence,
        e.event COLLATE "default" AS event,
        e.happened_at,
-       e.happened_at - pg_catalog.lag(e.happened_at) OVER (PARTITION BY e.tenant_id, e.command_id ORDER BY e.sequence) AS since_last,
+       e.happened_at - pg_catalog.lag(e.happened_at) OVER of_command AS since_last,
        e.actor COLLATE "default" AS actor,
        e.role_name,
        e.session_role,
@@ -280,7 +280,9 @@ SELECT e.tenant_id COLLATE "default" AS tenant_id,
        e.reason,
        e.detail
   FROM reconcile.audit_event e
- WHERE e.command_id IS NOT NULL;
+ WHERE e.command_id IS NOT NULL
+-- by the columns as they are shown, or a condition on them would be asked after all events were read
+WINDOW of_command AS (PARTITION BY e.tenant_id COLLATE "default", e.command_id COLLATE "default" ORDER BY e.sequence);
 COMMENT ON VIEW reconcile.command_timeline IS
 'The steps of each command whose audit the caller may view, in their order, with the time since the step before.';
 
@@ -331,8 +333,8 @@ SELECT d.tenant_id COLLATE "default" AS tenant_id,
        d.revision AS desired_revision,
        o.state COLLATE "default" AS observed_state,
        o.revision AS observed_revision,
-       CASE WHEN o.worker_id IS NULL THEN 'unreported'
-            WHEN d.state IS NULL THEN 'withdrawn'
+       CASE WHEN d.state IS NULL THEN 'withdrawn'
+            WHEN o.worker_id IS NULL THEN 'unreported'
             WHEN o.revision = d.revision AND o.state = d.state THEN 'applied'
             WHEN o.revision = d.revision THEN 'diverged'
             ELSE 'behind' END AS drift,
@@ -344,3 +346,31 @@ SELECT d.tenant_id COLLATE "default" AS tenant_id,
  WHERE d.revision > 0;
 COMMENT ON VIEW reconcile.desired_drift IS
 'Which worker has applied which revision of which target, of those that the caller may view: drift is applied, behind (an older revision), diverged (this revision, another state), unreported (by nobody yet) or withdrawn (the command that said the state was taken back, so there is nothing to apply).';
+
+-- Tables of the administrators: these show a caller what concerns him.
+CREATE VIEW reconcile.command_grants WITH (security_barrier) AS
+SELECT g.role_name,
+       g.tenant_id COLLATE "default" AS tenant_id,
+       g.permission COLLATE "default" AS permission,
+       NULLIF(g.target_kind, '') COLLATE "default" AS target_kind,
+       NULLIF(g.target_name, '') COLLATE "default" AS target_name,
+       g.effect COLLATE "default" AS effect,
+       r.same OR (r.same IS NOT NULL AND g.effect = 'deny') AS in_force
+  FROM reconcile.command_grant g
+  LEFT JOIN LATERAL (
+    SELECT pg_catalog.bool_or(r.oid = g.role AND r.rolname = g.role_name) AS same,
+           pg_catalog.bool_or(pg_catalog.pg_has_role(r.oid, 'MEMBER')) AS mine
+      FROM pg_catalog.pg_roles r WHERE r.oid = g.role OR r.rolname = g.role_name
+  ) r ON true
+ -- nobody is granted the permission '': only administrators have it
+ WHERE r.mine OR reconcile.may_read_command(g.tenant_id, '', '', '');
+COMMENT ON VIEW reconcile.command_grants IS
+'What roles may do for tenants, of roles that the caller is a member of; to administrators all. target_kind and target_name are NULL for any. in_force is false, or NULL, where the role was renamed or is gone: then what it allows does not count; revoke_command() removes it.';
+
+CREATE VIEW reconcile.retention_policies WITH (security_barrier) AS
+SELECT p.tenant_id COLLATE "default" AS tenant_id, p.keep, p.keep_keys, p.legal_hold
+  FROM reconcile.command_retention p
+ WHERE reconcile.may_read_command(p.tenant_id, 'retention_configure', '', '')
+    OR reconcile.may_read_command(p.tenant_id, 'audit_view', '', '');
+COMMENT ON VIEW reconcile.retention_policies IS
+'How long the commands and the audit of each tenant are kept, for those with retention_configure or audit_view for the whole tenant; a tenant without a row keeps all.';

@@ -58,7 +58,7 @@ static SqlPlan plans[] = {
 	},
 	[PLAN_OLD] = {
 		"SELECT c.idempotency_key, c.command_id FROM reconcile.command c"
-		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.accepted_at OPERATOR(pg_catalog.<) $2"
+		" WHERE c.tenant_id COLLATE pg_catalog.\"default\" OPERATOR(pg_catalog.=) $1 AND c.accepted_at OPERATOR(pg_catalog.<) $2"
 		" AND c.completed_at OPERATOR(pg_catalog.<) $2"
 		" AND NOT EXISTS (SELECT FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) c.tenant_id"
 		" AND e.command_id OPERATOR(pg_catalog.=) c.command_id)"

@@ -4,8 +4,10 @@ scripts/run-suites sets PGHOST, PGDATABASE (new and empty) and the superuser
 PGUSER, and POOLER_HOST, POOLER_PORT of a pgbouncer in transaction mode.
 """
 
+import atexit
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +93,40 @@ class Client:
             print("# " + self.output().replace("\n", "\n# "))
             self.kill()
         return code
+
+
+class Server:
+    """A server of its own, with the extension, to be stopped and started; what follows connects to it."""
+
+    def __init__(self):
+        with database() as shared:
+            found = [(name, shared.execute(f"SHOW {name}").fetchone()[0])
+                     for name in ("extension_destdir", "dynamic_library_path", "shared_preload_libraries")]
+        self.folder = tempfile.mkdtemp(prefix="s")
+        self.data = f"{self.folder}/data"
+        subprocess.run(["initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--no-locale", "-E", "UTF8"],
+                       check=True, stdout=subprocess.DEVNULL)
+        with open(f"{self.data}/postgresql.conf", "a", encoding="ascii") as conf:
+            for name, value in [*found, ("unix_socket_directories", self.folder), ("listen_addresses", ""), ("fsync", "off")]:
+                conf.write(f"{name} = '{value}'\n")
+        os.environ.update(PGHOST=self.folder, PGDATABASE="postgres")
+        atexit.register(self.remove)
+        self.start()
+
+    def ctl(self, *arguments):
+        subprocess.run(["pg_ctl", "-D", self.data, "-l", f"{self.folder}/log", "-w", "-s", *arguments],
+                       check=True, stdout=subprocess.DEVNULL)
+
+    def start(self):
+        self.ctl("start")
+
+    def stop(self, mode):
+        self.ctl("-m", mode, "stop")
+
+    def remove(self):
+        if os.path.exists(f"{self.data}/postmaster.pid"):
+            self.stop("immediate")
+        shutil.rmtree(self.folder)
 
 
 def proxies(name="proxy"):

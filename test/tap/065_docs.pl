@@ -141,12 +141,14 @@ my %example = (
 	'next_desired_state' => { prints => qr/^planned\|active\|4$/ },
 	'register_action' => { prints => qr/^succeeded\|$/m },
 	'audit_verify' => { before => $command, prints => qr/^ok\|1\|1\|\\x[0-9a-f]{64}$/ },
-	'audit_access' => { prints => qr/^1$/ },
+	'audit_access' => { prints => qr/^\d+$/ },
 	'prune_commands' => { prints => qr/^no_policy\|0\|0\|0\|f$/ },
 	'commands' => { before => $command, prints => qr/^01jdyq2v7n5r8w3t6x9z4k1m0c\|drain\|payments\|pending\|$/ },
 	'command_timeline' => { before => $command, prints => qr/^accepted\|/ },
 	'desired_states' => { before => $command, prints => qr/^worker_group\|payments\|draining\|1$/ },
 	'desired_drift' => { before => $command, prints => qr/^payments\|\|unreported$/ },
+	'command_grants' => { before => q{SELECT reconcile.grant_command('api', 'acme', 'drain', 'worker_group')}, prints => qr/^api\|drain\|worker_group\|\|allow$/ },
+	'retention_policies' => { before => q{SELECT reconcile.set_command_retention('acme', '90 days')}, prints => qr/^90 days\|\|f$/ },
 	'health' => { prints => qr/^preload\|warn\|/m },
 	'metrics, metrics_text' => { before => $dead, prints => qr/^permanent\|/m },
 );
@@ -180,7 +182,7 @@ my @offered = split /\n/, sql($world, q{
 	SELECT DISTINCT p.proname FROM pg_proc p
 	 WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
 	   AND p.proname NOT IN ('may_observe', 'may_see_errors', 'running', 'worker_list', 'loop_counts', 'recent_runs', 'health_checks',
-	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here', 'may_read_command', 'builtin_actions')
+	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here', 'may_read_command', 'journal_relations', 'builtin_actions')
 	UNION ALL
 	SELECT c.relname FROM pg_class c
 	 WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')});
@@ -209,6 +211,28 @@ foreach my $block (@blocks)
 	is($sqlstate // 'none', $example->{fails} // 'none', "$heading (line $line): errors") or diag($stderr);
 	like($stdout, $example->{prints}, "$heading (line $line): results") if defined $example->{prints};
 	sql($node, "DROP DATABASE line_$line");
+}
+
+# ----------------------------------------------------------------------
+note 'what README shows of commands';
+
+# Each block of SQL, and what the block after it says that psql prints.
+{
+	my ($text) = slurp_file("$ENV{RECONCILE_SOURCE}/README.md") =~ /^## A command journal\n(.*?)^## /ms;
+	my $shows = '';
+	my $sql = '';
+
+	while ($text =~ /^```(sql)?\n(.*?)^```\n/msg)
+	{
+		$1 ? ($sql .= $2) : ($shows .= $2);
+	}
+	sql($node, 'DROP ROLE api; CREATE DATABASE readme TEMPLATE world');
+	$sql =~ s/^(?=SET ROLE api;)/\\o\n\\set QUIET off\n/m;
+	my ($stdout, $stderr);
+	IPC::Run::run([ 'psql', '-XqP', 'pager=off', '-d', $node->connstr('readme') ], '<', \"\\o /dev/null\n$sql", '>', \$stdout, '2>&1');
+	# trailing spaces, and the lines between the blocks
+	s/ +$//mg, s/\n\n+/\n/g, s/^psql:[^:]*:\d+: //mg foreach $stdout, $shows;
+	is($stdout, $shows, 'is what it prints');
 }
 
 finish();
