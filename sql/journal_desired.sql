@@ -189,9 +189,9 @@ SELECT target_name, state, revision, command_id IS NULL AS of_nobody FROM reconc
 SELECT "position" AS seen FROM reconcile.desired_states_since('des', :'seen', 4) OFFSET 3 \gset
 SELECT outcome FROM command('p_6', 'terminate', 'p1');
 SELECT count(*) FROM reconcile.desired_states_since('des', :'seen');
-SELECT a AS after, code, message FROM unnest('{"",x,1,1.2,-1.2.3,1.2.3.4,"1.2.3 ",1.02.3,1.2.-3}'::text[]) a, refusal(format('SELECT * FROM reconcile.desired_states_since(''des'', %L)', a));
+SELECT a AS after, code, message FROM unnest('{"",x,1,1.2,-1.2.3,1.2.3,1.2.3.4.5,"1.2.3.4 ",1.2.03.4,1.2.3.-4}'::text[]) a, refusal(format('SELECT * FROM reconcile.desired_states_since(''des'', %L)', a));
 SELECT n AS max_items, code, message, hint FROM unnest('{NULL,0,-1,10001}'::int[]) n, refusal(format('SELECT * FROM reconcile.desired_states_since(''des'', NULL, %s)', coalesce(n::text, 'NULL')));
-SELECT count(*) > 10 AS all_of_them FROM reconcile.desired_states_since('des', '0.0.0', 10000);
+SELECT count(*) > 10 AS all_of_them FROM reconcile.desired_states_since('des', '0.0.0.0', 10000);
 SELECT count(*) FROM reconcile.desired_states_since('des_two');
 
 --

@@ -5,7 +5,7 @@ CREATE ROLE journal_views_lee NOLOGIN;
 GRANT journal_views_ops TO journal_views_kim;
 
 -- By which index is that found, where any is better than none? (That of a policy is left out.)
-CREATE FUNCTION found_by(query text) RETURNS text LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION found_by(query text) RETURNS text LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     plan json;
 BEGIN
