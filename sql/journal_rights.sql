@@ -312,7 +312,8 @@ INSERT INTO rights_app.asker (what, first, session, role, expected) VALUES
 INSERT INTO rights_app.asker (what, first, session, role, call, expected) VALUES
 ('through a function of the role', '', 'regress_rights_stranger', 'none', 'rights_app.drain_as_group()', 'accepted'),
 ('through a function of a stranger', '', 'regress_rights_group', 'none', 'rights_app.drain_as_stranger()', 'denied'),
-('denied, through a function of the role', $$SELECT reconcile.grant_command('regress_rights_stranger', 'rights_own', 'drain', effect => 'deny')$$, 'regress_rights_stranger', 'none', 'rights_app.drain_as_group()', 'denied');
+('denied, through a function of the role', $$SELECT reconcile.grant_command('regress_rights_stranger', 'rights_own', 'drain', effect => 'deny')$$, 'regress_rights_stranger', 'none', 'rights_app.drain_as_group()', 'denied'),
+('its owner is denied by a group whose rights he does not inherit', $$ALTER ROLE regress_rights_group NOINHERIT; GRANT regress_rights_distant TO regress_rights_group; SELECT reconcile.grant_command('regress_rights_distant', 'rights_own', 'drain', effect => 'deny')$$, 'regress_rights_stranger', 'none', 'rights_app.drain_as_group()', 'denied');
 -- what the caller puts in the way of our names
 CREATE SCHEMA rights_trick;
 GRANT USAGE ON SCHEMA rights_trick TO PUBLIC;

@@ -129,6 +129,19 @@ audit_note(const AuditEvent *event)
 	ForceSyncCommit();
 }
 
+bool
+audit_noted(const char *tenant_id)
+{
+	ListCell   *cell;
+
+	foreach(cell, pending)
+	{
+		if (strcmp(((Pending *) lfirst(cell))->row.tenant_id, tenant_id) == 0)
+			return true;
+	}
+	return false;
+}
+
 /* ----------------------------------------------------------------
  * Sealing
  * ----------------------------------------------------------------

@@ -39,6 +39,9 @@ typedef struct AuditEvent
  */
 extern void audit_note(const AuditEvent *event);
 
+/* Has this transaction noted an event of the tenant, which is not in its chain yet? */
+extern bool audit_noted(const char *tenant_id);
+
 /* Error where the end of the tenant's chain cannot be appended to; else that is found at COMMIT. */
 extern void audit_check(const char *tenant_id);
 

@@ -16,6 +16,7 @@
 
 enum
 {
+	PLAN_HEADLESS,
 	PLAN_ANCHOR,
 	PLAN_OLDEST,
 	PLAN_DELETE,
@@ -23,6 +24,12 @@ enum
 };
 
 static SqlPlan plans[] = {
+	/* what has no head, though there was something to note */
+	[PLAN_HEADLESS] = {
+		"SELECT EXISTS (SELECT FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) $1)"
+		" OR EXISTS (SELECT FROM reconcile.command c WHERE c.tenant_id OPERATOR(pg_catalog.=) $1)",
+		1, {TEXTOID}
+	},
 	[PLAN_ANCHOR] = {
 		"SELECT h.anchor_sequence, h.anchor_hash, h.pruned_through FROM reconcile.audit_head h"
 		" WHERE h.tenant_id OPERATOR(pg_catalog.=) $1",
@@ -93,6 +100,12 @@ audit_prune(const char *tenant_id, TimestampTz before, int max, AuditAnchor *anc
 		values[1] = Int64GetDatum(anchor->sequence);
 		values[2] = Int32GetDatum(max);
 		n = sql_run_latest(&plans[PLAN_OLDEST], values, NULL);
+	}
+	else
+	{
+		sql_run_latest(&plans[PLAN_HEADLESS], values, NULL);
+		if (DatumGetBool(sql_value(0, 1, NULL)))
+			pruned = -1;
 	}
 	for (uint64 i = 0; i < n; i++)
 	{

@@ -268,6 +268,14 @@ reconcile_audit_verify(PG_FUNCTION_ARGS)
 	if (verify.kept_sequence > 0 && !verify.kept_met)
 		verify_found(&verify, "pruned", verify.kept_sequence, "The head that was kept is older than what is left: it cannot be compared.");
 
+	/* of what this transaction has done the events come at its end */
+	if (verify.outcome != NULL && audit_noted(tenant_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the audit of tenant \"%s\" cannot be verified in this transaction", tenant_id),
+				 errdetail("It has events of the tenant that get their places in the chain when it commits."),
+				 errhint("Verify in a transaction of its own.")));
+
 	values[0] = CStringGetTextDatum(verify.outcome != NULL ? verify.outcome : "ok");
 	values[1] = Int64GetDatum(verify.events);
 	values[2] = Int64GetDatum(verify.sequence);

@@ -182,7 +182,7 @@ CREATE FUNCTION reconcile.audit_verify(tenant_id text, head_sequence bigint DEFA
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_audit_verify';
 COMMENT ON FUNCTION reconcile.audit_verify(text, bigint, bytea) IS
-'Is the audit of a tenant what was written? ok, changed, gap, cut, forked, wrong_head, unknown_version, pruned (the given head is older than what is left), command_changed, command_missing or resolution_changed. The head that it returns is to be kept elsewhere, and given to a later call: by it a tail is missed that was cut. 22004, 22023 bad argument; 42501 no right.';
+'Is the audit of a tenant what was written? ok, changed, gap, cut, forked, wrong_head, unknown_version, pruned (the given head is older than what is left), command_changed, command_missing or resolution_changed. The head that it returns is to be kept elsewhere, and given to a later call: by it a tail is missed that was cut. 22004, 22023 bad argument; 42501 no right; 55000 something is wrong that events of this transaction may explain.';
 
 CREATE FUNCTION reconcile.set_command_retention(tenant_id text, keep interval, legal_hold boolean DEFAULT false, keep_keys interval DEFAULT NULL)
     RETURNS void

@@ -1,0 +1,116 @@
+# Tenants, and what takes a server of its own: nothing of them is in the log; an
+# authorizer that takes too long; a chain that is held; the extension is dropped
+# while events wait for their places; rights on all reconciler ids; EXECUTE is
+# not the right to a tenant.
+
+use strict;
+use warnings;
+
+use LoopTest;
+use PostgreSQL::Test::Utils;
+use ReconcileTest;
+use Test::More;
+
+my $node = new_node('main', conf => "log_min_messages = info\nlog_min_error_statement = panic\n");
+sql($node, q{
+	CREATE SCHEMA app;
+	CREATE ROLE giver; CREATE ROLE stranger; CREATE ROLE sweeper; CREATE ROLE definer; CREATE ROLE narrow;
+	SELECT reconcile.grant_command('giver', 'acme', p) FROM unnest('{drain,scale,view,audit_view}'::text[]) p;
+	SELECT reconcile.grant_command('stranger', 'other', 'drain');
+	SELECT reconcile.grant_access('sweeper', 'operate'); SELECT reconcile.grant_access('definer', 'define');
+	SELECT reconcile.grant_access('narrow', 'operate', 'one'); SELECT reconcile.grant_access('narrow', 'define', 'one');
+});
+
+# accepts(ROLE, KEY, MORE): what the role gets to hear.
+sub accepts
+{
+	my ($role, $key, $more) = @_;
+	return sql($node, "SET ROLE $role; SELECT outcome FROM reconcile.accept_command('acme', '$key', 'drain', 'worker', 'w', 'a secret reason'" . ($more // '') . ')');
+}
+
+# ----------------------------------------------------------------------
+note 'an authorizer that fails is a no, and its text stays with it';
+
+sql($node, q{
+	CREATE FUNCTION app.fails(request jsonb) RETURNS boolean LANGUAGE plpgsql AS $$BEGIN RAISE 'a secret of % and %', request->>'actor', request->>'tenant_id'; END$$;
+	CREATE FUNCTION app.sleeps(request jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT pg_sleep(600) IS NULL';
+	SELECT reconcile.set_authorizer('app.fails');
+});
+is(accepts('giver', 'fails', ", actor => 'a secret actor'"), 'denied', 'its error is a no');
+sql($node, q{SELECT reconcile.set_authorizer('app.sleeps')});
+session_fails($node, '57014', q{SET ROLE giver; SET statement_timeout = '50ms'; SELECT * FROM reconcile.accept_command('acme', 'slow', 'drain', 'worker', 'w', 'why')},
+	'that the statement was cancelled is no answer of it');
+sql($node, q{SELECT reconcile.set_authorizer(NULL)});
+is(accepts('giver', 'none', ", actor => 'a secret actor'"), 'accepted', 'there is none any more');
+is(accepts('giver', 'none'), 'conflict', 'a conflict');
+is(accepts('stranger', 'none'), 'denied', 'and a denial');
+my $log = slurp_file($node->logfile);
+like($log, qr/LOG:  the authorizer app\.fails\(jsonb\) has failed: SQLSTATE P0001; the command is denied\n/, 'the log has its SQLSTATE');
+like($log, qr/LOG:  the authorizer of commands is app\.fails\(jsonb\)\n.*LOG:  the authorizer of commands is gone\n/s, 'and who was asked from when on');
+unlike($log, qr/secret/, 'but no text of an authorizer, an actor or a reason');
+unlike($log, qr/acme/, 'and no tenant');
+
+# ----------------------------------------------------------------------
+note 'rights on all reconciler ids';
+
+for my $case (
+	[ 'sweeper', q{SELECT * FROM reconcile.sweep_commands(1)}, '' ],
+	[ 'narrow', q{SELECT * FROM reconcile.sweep_commands(1)}, '42501' ],
+	[ 'giver', q{SELECT * FROM reconcile.sweep_commands(1)}, '42501' ],
+	[ 'definer', q{SELECT reconcile.register_action('mine', '{region}', 'external')}, '' ],
+	[ 'narrow', q{SELECT reconcile.register_action('ours', '{region}', 'external')}, '42501' ],
+	[ 'sweeper', q{SELECT reconcile.register_action('ours', '{region}', 'external')}, '42501' ])
+{
+	my ($role, $call, $sqlstate) = @$case;
+	if ($sqlstate ne '')
+	{
+		session_fails($node, $sqlstate, "SET ROLE $role; $call", "$role: $call");
+	}
+	else
+	{
+		ok(defined sql($node, "SET ROLE $role; $call"), "$role: $call");
+	}
+}
+
+# ----------------------------------------------------------------------
+note 'who prunes holds the chain; who cannot wait for it has done nothing';
+
+sql($node, q{INSERT INTO reconcile.command_retention VALUES ('acme', '0', NULL, false)});
+my $pruner = $node->background_psql('postgres');
+$pruner->query_safe(q{BEGIN; SELECT outcome FROM reconcile.prune_commands('acme')});
+session_fails($node, '55P03', q{SET lock_timeout = '50ms'; BEGIN; SELECT outcome FROM reconcile.accept_command('acme', 'waits', 'drain', 'worker', 'w', 'why'); COMMIT},
+	'COMMIT waits for it, as long as it may');
+is(sql($node, q{SELECT count(*) FROM reconcile.command WHERE idempotency_key = 'waits'}), '0', 'and stores nothing');
+is(sql($node, q{SELECT outcome FROM reconcile.accept_command('another', 'k', 'drain', 'worker', 'w', 'why')}), 'accepted', 'the chain of another tenant goes on');
+$pruner->query_safe('COMMIT');
+$pruner->quit;
+is(sql($node, q{SELECT outcome FROM reconcile.audit_verify('acme')}), 'ok', 'and this one, behind what was pruned');
+
+# ----------------------------------------------------------------------
+note 'events of an install that is dropped in their transaction go with it';
+
+sql($node, q{CREATE DATABASE twice});
+my $twice = [ $node, 'twice' ];
+sql($twice, q{CREATE EXTENSION reconcile});
+sql($twice, q{BEGIN; SELECT outcome FROM reconcile.accept_command('acme', 'k', 'drain', 'worker', 'w', 'why'); DROP EXTENSION reconcile; COMMIT});
+is(sql($twice, q{SELECT count(*) FROM pg_namespace WHERE nspname = 'reconcile'}), '0', 'dropped');
+sql($twice, q{CREATE EXTENSION reconcile});
+sql($twice, q{
+	BEGIN;
+	SELECT outcome FROM reconcile.accept_command('acme', 'k', 'drain', 'worker', 'w', 'why');
+	DROP EXTENSION reconcile;
+	CREATE EXTENSION reconcile;
+	SELECT outcome FROM reconcile.accept_command('acme', 'l', 'drain', 'worker', 'w', 'why');
+	COMMIT;
+});
+is(sql($twice, q{SELECT string_agg(sequence || ' ' || event || ' ' || idempotency_key, ', ') FROM reconcile.audit_event}), '1 accepted l', 'made anew: it has its own alone');
+is(sql($twice, q{SELECT outcome FROM reconcile.audit_verify('acme')}), 'ok', 'in a chain that is whole');
+# what is kept of rights was that of another install
+sql($twice, q{SELECT reconcile.grant_command('giver', 'acme', 'drain')});
+my $session = $node->background_psql('twice');
+is($session->query_safe(q{SET ROLE giver; SELECT outcome FROM reconcile.accept_command('acme', 'm', 'drain', 'worker', 'w', 'why')}), 'accepted', 'a right in this one');
+sql($twice, q{DROP EXTENSION reconcile; CREATE EXTENSION reconcile; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reconcile TO giver});
+is($session->query_safe(q{SELECT outcome FROM reconcile.accept_command('acme', 'm', 'drain', 'worker', 'w', 'why')}), 'denied', 'is none in the next');
+$session->quit;
+
+finish();
