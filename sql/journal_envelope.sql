@@ -135,7 +135,7 @@ SELECT b.field, count(*) FILTER (WHERE alone.problem = 'must not be blank' AND a
        tried(envelope_with(f.args, b.field, chr(c))) alone, tried(envelope_with(f.args, b.field, chr(c) || ' ')) many, tried(envelope_with(f.args, b.field, 'a' || chr(c) || 'b')) within
  WHERE b.field <> 'options.entity_id' GROUP BY 1 ORDER BY 1;
 
--- What cannot be seen in an identity: of all characters, those that are refused
+-- What cannot be seen in an identity: where there are such characters, those that are refused
 CREATE FUNCTION is_refused(c int) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM reconcile.explain_command('t' || chr(c), 'x');
@@ -145,8 +145,8 @@ EXCEPTION WHEN invalid_parameter_value THEN
 END $$;
 SELECT string_agg(format('%s-%s', to_hex(lower(r)), to_hex(upper(r) - 1)), ' ' ORDER BY r) AS refused
   FROM (SELECT unnest(range_agg(int4range(c, c + 1))) AS r
-          FROM (SELECT generate_series(1, 55295) UNION ALL SELECT generate_series(57344, 65535) UNION ALL SELECT generate_series(917504, 918000)
-                UNION ALL VALUES (65536), (128512), (917503), (983040), (1114111)) s (c)
+          FROM (SELECT generate_series(1, 13000) UNION ALL SELECT generate_series(64000, 65535) UNION ALL SELECT generate_series(917504, 918000)
+                UNION ALL VALUES (44032), (57344), (65536), (128512), (917503), (983040), (1114111)) s (c)
          WHERE is_refused(c)) ranges;
 -- in each of them, and in a reason none
 SELECT b.field, count(*) FILTER (WHERE t.problem = 'contains a character that cannot be seen' AND t.field = b.field) AS refused

@@ -147,7 +147,7 @@ CREATE FUNCTION reconcile.register_action(action text, target_kinds text[], mode
     LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'reconcile_register_action';
 COMMENT ON FUNCTION reconcile.register_action(text, text[], text, text, boolean, text) IS
-'Makes, or changes, an action of the application on kinds of targets. mode is local (dispatcher f(command jsonb) RETURNS jsonb {"status": "succeeded"} or {"status": "failed", "failure": code} runs as the caller of this function, in the transaction of the command), external (somebody claims it) or unavailable (it fails at once); desired_state is the state that it means. 22004, 22023 bad argument; 25006 read-only; 42501 no right; 42710 it is built in; 42883 no such function.';
+'Makes, or changes, an action of the application on kinds of targets. mode is local (dispatcher f(command jsonb) RETURNS jsonb {"status": "succeeded"} or {"status": "failed", "failure": code} runs as the caller of this function, in the transaction of the command), external (somebody claims it) or unavailable (it fails at once); desired_state is the state that it means. 22004, 22023, 2202E bad argument, or no such function; 25006 read-only; 42501 no right; 42710 it is built in.';
 
 CREATE FUNCTION reconcile.grant_command(role name, tenant_id text, permission text, target_kind text DEFAULT NULL,
     target_name text DEFAULT NULL, effect text DEFAULT 'allow') RETURNS void
