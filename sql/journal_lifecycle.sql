@@ -291,6 +291,12 @@ CALL bring('lost', 'unknown');
 SELECT finish('lost', 'unknown', 'no'), finish('lost', 'unknown', 'other');
 SELECT reconcile.resolve_command('lc', 'lost', 'succeeded', '{"seen": "x"}', 'looked');
 SELECT * FROM known WHERE command_id = 'lost';
+-- an operator who says the same as the worker has said it, too
+CALL bring('agreed', 'lapsed');
+SELECT reconcile.complete_command('lc', 'agreed', token('agreed'), 'succeeded', NULL, 'w1', '1.0');
+SELECT reconcile.resolve_command('lc', 'agreed', 'succeeded', '{"worker_id": "w1", "protocol": "1.0"}', 'looked') AS first,
+       reconcile.resolve_command('lc', 'agreed', 'succeeded', '{"worker_id": "w1", "protocol": "1.0"}', 'looked') AS again;
+SELECT * FROM known WHERE command_id = 'agreed';
 -- a report that comes after the end of its claim, but before anybody has settled it, counts
 SELECT give('lc', 'in time');
 SELECT take(ttl => '1 ms');
@@ -357,6 +363,24 @@ SELECT give('lc', 'over', 'retry', '1 ms');
 SELECT pg_sleep(0.002);
 SELECT take(ARRAY['retry'], 1000);
 SELECT state('over');
+-- an authorizer that refuses one stands before nothing either, and one that takes its time does not outlast a deadline
+CREATE FUNCTION judge(request jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF request ->> 'permission' = 'dispatch' AND request ->> 'target_name' = 'target of slow' THEN
+        PERFORM pg_sleep(0.3);
+    END IF;
+    RETURN NOT (request ->> 'permission' = 'dispatch' AND request ->> 'target_name' = 'target of refused');
+END $$;
+SELECT reconcile.set_authorizer('journal_lifecycle.judge(jsonb)');
+SELECT reconcile.grant_command('journal_giver', 'lc', 'dispatch', 'failure');
+SELECT give('lc', 'refused'), give('lc', 'behind it'), give('lc', 'slow', 'retry', '250 ms'), give('lc', 'last');
+SET ROLE journal_giver;
+SELECT take();
+SELECT take();
+SELECT take();
+RESET ROLE;
+SELECT reconcile.set_authorizer(NULL);
+SELECT id, state(id) FROM unnest(ARRAY['refused', 'slow']) id;
 -- bad arguments
 SELECT a, (refusal('SELECT * FROM reconcile.claim_commands(' || a || ')')).*
   FROM unnest(ARRAY['NULL', '''''', '''w'', ''{}''', '''w'', ''{NULL}''', '''w'', array_fill(''a''::text, ARRAY[101])', '''w'', NULL, NULL', '''w'', NULL, 0', '''w'', NULL, 1001',
