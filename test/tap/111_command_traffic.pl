@@ -16,7 +16,8 @@ my $node = new_node('traffic', conf => "max_worker_processes = 16\nmax_connectio
 sql($node, q{
 	-- what each step was answered
 	CREATE UNLOGGED TABLE answer (step text, answer text);
-	-- once for each command that was given out, which the key makes sure of
+	-- once for each key that was admitted, and each command that was given out: the keys make sure of it
+	CREATE TABLE admitted (key text PRIMARY KEY);
 	CREATE TABLE given_out (command_id text PRIMARY KEY, tenant text NOT NULL, token text NOT NULL);
 	-- ends that were taken
 	CREATE TABLE ended (command_id text PRIMARY KEY, status text NOT NULL);
@@ -26,12 +27,17 @@ sql($node, q{
 	DECLARE
 		n int := (random() * 7)::int;
 		key text := CASE WHEN random() < 0.2 THEN 'key ' || (random() * 50)::int ELSE gen_random_uuid()::text END;
+		got text;
 	BEGIN
-		INSERT INTO answer SELECT 'give', a.outcome
+		SELECT a.outcome INTO got
 		  FROM reconcile.accept_command('t', key, CASE n WHEN 0 THEN 'drain' WHEN 1 THEN 'pause' WHEN 2 THEN 'resume' ELSE 'retry' END,
 				CASE WHEN n = 0 THEN 'worker' WHEN n IN (1, 2) THEN 'worker_group' ELSE 'failure' END, 'target ' || (random() * 5)::int, 'test',
 				deadline_in => CASE WHEN random() < 0.3 THEN interval '3 ms' ELSE '1 s' END,
 				expected_revision => CASE WHEN n = 1 AND random() < 0.3 THEN (random() * 100)::int END) a;
+		INSERT INTO answer VALUES ('give', got);
+		IF got = 'accepted' THEN
+			INSERT INTO admitted VALUES (key);
+		END IF;
 	END $$;
 
 	-- claims, and reports in another transaction: at once, or too late, twice, or not at all
