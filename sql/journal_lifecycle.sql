@@ -358,6 +358,25 @@ RESET ROLE;
 -- all of it was noted, under no command
 SELECT e.tenant_id, e.role_name, e.detail, e.command_id, count(*) FROM reconcile.audit_events e
  WHERE e.tenant_id LIKE 'lc%' AND e.event = 'denied' AND e.role_name <> current_user GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3::text;
+-- what a claim tells, and a token of its own for each
+SELECT give('lc', 'told', 'scale');
+SELECT k.tenant_id, k.command_id, k.claim_token ~ '^[0-7][0-9a-hjkmnp-tv-z]{25}$' AS is_token, k.action, k.target_kind, k.target_name, k.options,
+       k.deadline = c.deadline AS same_deadline, k.remaining BETWEEN '4 min' AND '5 min' AS remaining
+  FROM reconcile.claim_commands('w', ARRAY['scale'], 10) k JOIN reconcile.command c USING (tenant_id, command_id) WHERE k.command_id = 'told';
+SELECT claimant, claim_expires_at - dispatched_at AS ttl, claim_xid IS NOT NULL AS by_transaction FROM reconcile.command WHERE tenant_id = 'lc' AND command_id = 'told';
+SELECT count(*) = count(DISTINCT claim_token) AS all_differ FROM held;
+-- tenants take turns: one that always has something does not keep the others from it
+DO $$
+DECLARE
+    got text[];
+BEGIN
+    PERFORM journal_lifecycle.give('lc busy', 'busy ' || i, 'drain') FROM generate_series(1, 40) i;
+    PERFORM journal_lifecycle.give('lc quiet', 'quiet', 'drain');
+    FOR i IN 1 .. 40 LOOP
+        got := got || ARRAY(SELECT k.tenant_id FROM reconcile.claim_commands('w', ARRAY['drain']) k WHERE k.tenant_id IN ('lc busy', 'lc quiet'));
+    END LOOP;
+    RAISE WARNING 'both were served: %', got @> ARRAY['lc busy', 'lc quiet'];
+END $$;
 -- what is past its deadline is not given out, though nobody has swept yet
 SELECT give('lc', 'over', 'retry', '1 ms');
 SELECT pg_sleep(0.002);
