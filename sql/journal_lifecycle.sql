@@ -291,6 +291,12 @@ CALL bring('lost', 'unknown');
 SELECT finish('lost', 'unknown', 'no'), finish('lost', 'unknown', 'other');
 SELECT reconcile.resolve_command('lc', 'lost', 'succeeded', '{"seen": "x"}', 'looked');
 SELECT * FROM known WHERE command_id = 'lost';
+-- an operator who says the same as the worker has said it, too
+CALL bring('agreed', 'lapsed');
+SELECT reconcile.complete_command('lc', 'agreed', token('agreed'), 'succeeded', NULL, 'w1', '1.0');
+SELECT reconcile.resolve_command('lc', 'agreed', 'succeeded', '{"worker_id": "w1", "protocol": "1.0"}', 'looked') AS first,
+       reconcile.resolve_command('lc', 'agreed', 'succeeded', '{"worker_id": "w1", "protocol": "1.0"}', 'looked') AS again;
+SELECT * FROM known WHERE command_id = 'agreed';
 -- a report that comes after the end of its claim, but before anybody has settled it, counts
 SELECT give('lc', 'in time');
 SELECT take(ttl => '1 ms');
@@ -352,11 +358,47 @@ RESET ROLE;
 -- all of it was noted, under no command
 SELECT e.tenant_id, e.role_name, e.detail, e.command_id, count(*) FROM reconcile.audit_events e
  WHERE e.tenant_id LIKE 'lc%' AND e.event = 'denied' AND e.role_name <> current_user GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3::text;
+-- what a claim tells, and a token of its own for each
+SELECT give('lc', 'told', 'scale');
+SELECT k.tenant_id, k.command_id, k.claim_token ~ '^[0-7][0-9a-hjkmnp-tv-z]{25}$' AS is_token, k.action, k.target_kind, k.target_name, k.options,
+       k.deadline = c.deadline AS same_deadline, k.remaining BETWEEN '4 min' AND '5 min' AS remaining
+  FROM reconcile.claim_commands('w', ARRAY['scale'], 10) k JOIN reconcile.command c USING (tenant_id, command_id) WHERE k.command_id = 'told';
+SELECT claimant, claim_expires_at - dispatched_at AS ttl, claim_xid IS NOT NULL AS by_transaction FROM reconcile.command WHERE tenant_id = 'lc' AND command_id = 'told';
+SELECT count(*) = count(DISTINCT claim_token) AS all_differ FROM held;
+-- tenants take turns: one that always has something does not keep the others from it
+CREATE TABLE turn (tenant_id text);
+DO $$
+BEGIN
+    PERFORM journal_lifecycle.give('lc busy', 'busy ' || i, 'drain') FROM generate_series(1, 40) i;
+    PERFORM journal_lifecycle.give('lc quiet', 'quiet', 'drain');
+    FOR i IN 1 .. 40 LOOP
+        INSERT INTO journal_lifecycle.turn SELECT k.tenant_id FROM reconcile.claim_commands('w', ARRAY['drain']) k;
+    END LOOP;
+END $$;
+SELECT DISTINCT tenant_id FROM turn WHERE tenant_id IN ('lc busy', 'lc quiet') ORDER BY 1;
 -- what is past its deadline is not given out, though nobody has swept yet
 SELECT give('lc', 'over', 'retry', '1 ms');
 SELECT pg_sleep(0.002);
 SELECT take(ARRAY['retry'], 1000);
 SELECT state('over');
+-- an authorizer that refuses one stands before nothing either, and one that takes its time does not outlast a deadline
+CREATE FUNCTION judge(request jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF request ->> 'permission' = 'dispatch' AND request ->> 'target_name' = 'target of slow' THEN
+        PERFORM pg_sleep(0.3);
+    END IF;
+    RETURN NOT (request ->> 'permission' = 'dispatch' AND request ->> 'target_name' = 'target of refused');
+END $$;
+SELECT reconcile.set_authorizer('journal_lifecycle.judge(jsonb)');
+SELECT reconcile.grant_command('journal_giver', 'lc', 'dispatch', 'failure');
+SELECT give('lc', 'refused'), give('lc', 'behind it'), give('lc', 'slow', 'retry', '250 ms'), give('lc', 'last');
+SET ROLE journal_giver;
+SELECT take();
+SELECT take();
+SELECT take();
+RESET ROLE;
+SELECT reconcile.set_authorizer(NULL);
+SELECT id, state(id) FROM unnest(ARRAY['refused', 'slow']) id;
 -- bad arguments
 SELECT a, (refusal('SELECT * FROM reconcile.claim_commands(' || a || ')')).*
   FROM unnest(ARRAY['NULL', '''''', '''w'', ''{}''', '''w'', ''{NULL}''', '''w'', array_fill(''a''::text, ARRAY[101])', '''w'', NULL, NULL', '''w'', NULL, 0', '''w'', NULL, 1001',

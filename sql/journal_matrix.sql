@@ -34,7 +34,9 @@ CREATE TABLE cell AS
 SELECT row_number() OVER () AS n, a.*, o.*, s.*, c.*, 'mx ' || CASE WHEN o.outcome LIKE 'lapsed%' THEN 'lapsed' ELSE 'reported' END AS tenant_id,
        NULL::text AS id, NULL::text AS token, NULL::timestamptz AS at, NULL::text AS given, NULL::text AS canceled, NULL::text AS acknowledged, NULL::text AS completed,
        NULL::text AS repeated
-  FROM action a, outcome o, skew s, cancel_at c;
+  FROM action a, outcome o, skew s, cancel_at c
+ -- what is canceled before that has no outcome
+ WHERE c.cancel_at <> 'before the claim' OR o.outcome = 'succeeded';
 UPDATE cell SET id = 'c' || n;
 
 -- the ways of those of one tenant, side by side

@@ -1,5 +1,5 @@
 # The whole way of commands under load: 2, 8 and 16 clients give, claim, report, cancel,
-# sweep, resolve, prune and read commands of one tenant. There is no error at all, no
+# sweep, resolve, prune and read commands of one tenant, and now and then of several. There is no error at all, no
 # command is given out twice, each end that was taken is there, and the audit is whole.
 
 use strict;
@@ -10,14 +10,15 @@ use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
 
-my $seconds = 3;
+my $seconds = 2;
 my $node = new_node('traffic', conf => "max_worker_processes = 16\nmax_connections = 60\n");
 
 sql($node, q{
 	-- what each step was answered
 	CREATE UNLOGGED TABLE answer (step text, answer text);
-	-- once for each command that was given out, which the key makes sure of
-	CREATE TABLE given_out (command_id text PRIMARY KEY, token text NOT NULL);
+	-- once for each key that was admitted, and each command that was given out: the keys make sure of it
+	CREATE TABLE admitted (key text PRIMARY KEY);
+	CREATE TABLE given_out (command_id text PRIMARY KEY, tenant text NOT NULL, token text NOT NULL);
 	-- ends that were taken
 	CREATE TABLE ended (command_id text PRIMARY KEY, status text NOT NULL);
 
@@ -26,39 +27,45 @@ sql($node, q{
 	DECLARE
 		n int := (random() * 7)::int;
 		key text := CASE WHEN random() < 0.2 THEN 'key ' || (random() * 50)::int ELSE gen_random_uuid()::text END;
+		got text;
 	BEGIN
-		INSERT INTO answer SELECT 'give', a.outcome
+		SELECT a.outcome INTO got
 		  FROM reconcile.accept_command('t', key, CASE n WHEN 0 THEN 'drain' WHEN 1 THEN 'pause' WHEN 2 THEN 'resume' ELSE 'retry' END,
 				CASE WHEN n = 0 THEN 'worker' WHEN n IN (1, 2) THEN 'worker_group' ELSE 'failure' END, 'target ' || (random() * 5)::int, 'test',
 				deadline_in => CASE WHEN random() < 0.3 THEN interval '3 ms' ELSE '1 s' END,
 				expected_revision => CASE WHEN n = 1 AND random() < 0.3 THEN (random() * 100)::int END) a;
+		INSERT INTO answer VALUES ('give', got);
+		IF got = 'accepted' THEN
+			INSERT INTO admitted VALUES (key);
+		END IF;
 	END $$;
 
 	-- claims, and reports in another transaction: at once, or too late, twice, or not at all
 	CREATE PROCEDURE work() LANGUAGE plpgsql AS $$
 	DECLARE
 		ids text[];
+		tenants text[];
 		tokens text[];
 		end_status text;
 		worker_at timestamptz;
 		got text;
 	BEGIN
 		WITH k AS (
-			INSERT INTO given_out SELECT k.command_id, k.claim_token
+			INSERT INTO given_out SELECT k.command_id, k.tenant_id, k.claim_token
 			  FROM reconcile.claim_commands('w', NULL, 1 + (random() * 3)::int, CASE WHEN random() < 0.3 THEN interval '2 ms' ELSE '1 s' END) k
 			RETURNING *)
-		SELECT array_agg(k.command_id), array_agg(k.token) INTO ids, tokens FROM k;
+		SELECT array_agg(k.command_id), array_agg(k.tenant), array_agg(k.token) INTO ids, tenants, tokens FROM k;
 		COMMIT;
 		FOR i IN 1 .. COALESCE(cardinality(ids), 0) LOOP
 			IF random() < 0.3 THEN
-				INSERT INTO answer SELECT 'acknowledge', reconcile.acknowledge_command('t', ids[i], tokens[i], 'w', '1.0');
+				INSERT INTO answer SELECT 'acknowledge', reconcile.acknowledge_command(tenants[i], ids[i], tokens[i], 'w', '1.0');
 				COMMIT;
 			END IF;
 			CONTINUE WHEN random() < 0.1;
 			end_status := (ARRAY['succeeded', 'succeeded', 'failed', 'unsupported', 'timed_out', 'partial', 'unknown'])[1 + (random() * 6)::int];
 			worker_at := now() + (random() - 0.5) * interval '1 h';
 			FOR n IN 1 .. 2 LOOP
-				got := reconcile.complete_command('t', ids[i], tokens[i], end_status, CASE WHEN end_status <> 'succeeded' THEN 'no' END,
+				got := reconcile.complete_command(tenants[i], ids[i], tokens[i], end_status, CASE WHEN end_status <> 'succeeded' THEN 'no' END,
 					worker_completed_at => worker_at);
 				INSERT INTO answer VALUES ('complete', got);
 				IF got = 'completed' THEN
@@ -70,6 +77,11 @@ sql($node, q{
 		END LOOP;
 	END $$;
 
+	-- several tenants in one transaction, in any order
+	CREATE PROCEDURE give_all() LANGUAGE sql AS $$
+		INSERT INTO answer SELECT 'give all', a.outcome
+		  FROM (SELECT t FROM unnest(ARRAY['t', 'u', 'v', 'w']) t ORDER BY random()) o,
+			reconcile.accept_command(o.t, gen_random_uuid()::text, 'retry', 'failure', 'all', 'test', deadline_in => '1 s') a $$;
 	CREATE PROCEDURE cancel() LANGUAGE sql AS $$
 		INSERT INTO answer SELECT 'cancel', reconcile.cancel_command('t', c.command_id, 'test')
 		  FROM (SELECT k.command_id FROM reconcile.commands k WHERE k.tenant_id = 't' ORDER BY k.accepted_at DESC LIMIT 1) c $$;
@@ -90,7 +102,7 @@ sql($node, q{
 	UPDATE reconcile.command_retention SET keep = '0';
 });
 
-my %weight = (give => 10, work => 10, cancel => 2, sweep => 1, resolve => 2, prune => 1, read => 1);
+my %weight = (give => 10, give_all => 5, work => 10, cancel => 2, sweep => 1, resolve => 2, prune => 1, read => 1);
 my @scripts;
 for my $procedure (sort keys %weight)
 {
@@ -103,6 +115,7 @@ for my $procedure (sort keys %weight)
 
 my %answers = (
 	give => 'accepted, conflict, key_spent, replayed, stale_revision',
+	'give all' => 'accepted',
 	acknowledge => 'acknowledged, terminal, not_found',
 	complete => 'completed, repeated, terminal, not_found',
 	cancel => 'canceled, terminal, too_late, not_found',
@@ -131,8 +144,9 @@ for my $clients (2, 8, 16)
 			 UNION ALL SELECT t.status FROM reconcile.command_tombstone t WHERE t.command_id = e.command_id) c ON true
 		 WHERE c.status IS DISTINCT FROM e.status LIMIT 5}), '', "$clients clients: each end that was taken is there");
 	is(sql($node, q{SELECT (SELECT count(*) FROM reconcile.command) + (SELECT count(*) FROM reconcile.command_tombstone)
-			= (SELECT count(*) FROM answer WHERE step = 'give' AND answer = 'accepted')}), 't', "$clients clients: and each command that was accepted");
+			= (SELECT count(*) FROM answer WHERE step LIKE 'give%' AND answer = 'accepted')}), 't', "$clients clients: and each command that was accepted");
 	is(sql($node, q{SELECT outcome FROM reconcile.audit_verify('t')}), 'ok', "$clients clients: the audit is whole");
+	is(sql($node, q{SELECT string_agg(v.outcome, ' ') FROM unnest(ARRAY['u', 'v', 'w']) t, reconcile.audit_verify(t) v}), 'ok ok ok', "$clients clients: that of the others, too");
 	note(sql($node, q{SELECT step, answer, count(*) FROM answer GROUP BY 1, 2 ORDER BY 1, 2}));
 	note("$clients clients: $1 transactions a second") if $out =~ /tps = ([\d.]+)/;
 }
