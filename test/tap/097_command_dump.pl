@@ -27,7 +27,7 @@ my $rows = journal_rows($origin);
 my $triggers = journal_triggers($origin);
 my $head = kept_head($origin, 'acme');
 my ($position, $targets) = poll($origin);
-is($targets, 'g1 draining 1, w2 draining 1, g3 paused 1, g2 paused 1, drive paused 1, w1 draining 1, w3 none 2', 'a poller has read all');
+is($targets, 'g1 draining 1, w2 draining 1, g3 paused 1, g2 paused 1, commanded paused 1, w1 draining 1, w3 none 2', 'a poller has read all');
 my ($early) = poll($origin, undef, 2);
 $node->command_ok([ 'pg_dump', '-Fc', '--file', "$dump.c", $node->connstr('origin') ], 'dumped');
 $node->command_ok([ 'pg_dump', '-Fd', '--jobs', '3', '--file', "$dump.d", $node->connstr('origin') ], 'and by several');

@@ -28,15 +28,15 @@ sub give
 # ----------------------------------------------------------------------
 note 'a loop';
 
-sql($node, q{SELECT reconcile.pause_loop('drive'), reconcile.drop_loop('drive')});
-is(accept_as($node, 'giver', 'queue', 'pause', 'queue', 'drive'), 'replayed succeeded', 'what was commanded of it is answered');
-is(accept_as($node, 'giver', 'queue 2', 'resume', 'queue', 'drive'), 'denied', 'it is no loop of a role any more, without a grant by its name');
-is(accept_as($node, 'giver', 'queue 3', 'pause', 'queue', 'drive'), 'accepted failed target_not_found', 'with one there is nothing to be done');
-is(sql($node, q{SELECT state, revision FROM reconcile.desired_state_of('acme', 'queue', 'drive')}), 'paused|1', 'and its desired state is as it was');
-make_loop($node, 'drive_2');
-sql($node, q{SELECT reconcile.create_loop('drive', 'app.drive')});
-is(accept_as($node, 'giver', 'queue 4', 'pause', 'queue', 'drive'), 'accepted succeeded', 'another one of the name is commanded');
-is(sql($node, q{SELECT paused FROM reconcile.loops WHERE loop_name = 'drive'}), 't', 'it is paused');
+sql($node, q{SELECT reconcile.pause_loop('commanded'), reconcile.drop_loop('commanded')});
+is(accept_as($node, 'giver', 'queue', 'pause', 'queue', 'commanded'), 'replayed succeeded', 'what was commanded of it is answered');
+is(accept_as($node, 'giver', 'queue 2', 'resume', 'queue', 'commanded'), 'denied', 'it is no loop of a role any more, without a grant by its name');
+is(accept_as($node, 'giver', 'queue 3', 'pause', 'queue', 'commanded'), 'accepted failed target_not_found', 'with one there is nothing to be done');
+is(sql($node, q{SELECT state, revision FROM reconcile.desired_state_of('acme', 'queue', 'commanded')}), 'paused|1', 'and its desired state is as it was');
+make_loop($node, 'commanded_2');
+sql($node, q{SELECT reconcile.create_loop('commanded', 'app.commanded')});
+is(accept_as($node, 'giver', 'queue 4', 'pause', 'queue', 'commanded'), 'accepted succeeded', 'another one of the name is commanded');
+is(sql($node, q{SELECT paused FROM reconcile.loops WHERE loop_name = 'commanded'}), 't', 'it is paused');
 
 # ----------------------------------------------------------------------
 note 'functions, and the roles whose they are';

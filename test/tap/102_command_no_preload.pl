@@ -16,8 +16,8 @@ prepare($node);
 make_journal($node);
 my $head = kept_head($node, 'acme');
 replays($node);
-is((poll($node))[1], 'g1 draining 1, w2 draining 1, g3 paused 1, g2 paused 1, drive paused 1, w1 draining 1, w3 none 2', 'pollers read');
-is(sql($node, q{SELECT paused FROM reconcile.loops WHERE loop_name = 'drive'}), 't', 'a command of a loop has taken effect');
+is((poll($node))[1], 'g1 draining 1, w2 draining 1, g3 paused 1, g2 paused 1, commanded paused 1, w1 draining 1, w3 none 2', 'pollers read');
+is(sql($node, q{SELECT paused FROM reconcile.loops WHERE loop_name = 'commanded'}), 't', 'a command of a loop has taken effect');
 foreach my $view (qw(commands command_timeline audit_events desired_states desired_drift health))
 {
 	is(sql($node, "SELECT count(*) > 0 FROM reconcile.$view"), 't', "$view reads");
