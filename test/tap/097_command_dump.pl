@@ -22,6 +22,8 @@ sql($node, 'CREATE DATABASE origin');
 my $origin = [ $node, 'origin' ];
 sql($origin, 'CREATE EXTENSION reconcile');
 prepare($origin);
+# its transactions are to have higher numbers than those of where it is restored
+sql($origin, 'DO $$ BEGIN FOR i IN 1 .. 3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$');
 make_journal($origin);
 my $rows = journal_rows($origin);
 my $triggers = journal_triggers($origin);
