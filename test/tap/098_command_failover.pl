@@ -73,6 +73,17 @@ foreach my $write (
 	like($stderr, qr/ERROR:  25006: cannot execute \w+\(\) during recovery/, "refused there: $write");
 }
 
+# A session keeps the grants of its role until they change, there too.
+my $reader = $standby->background_psql('postgres');
+isnt($reader->query_safe(q{SET ROLE giver; SELECT count(*) FROM reconcile.audit_events}), 0, 'a session reads');
+sql($primary, q{SELECT reconcile.revoke_command('giver', 'acme', 'audit_view')});
+$primary->wait_for_catchup($standby);
+is($reader->query_safe(q{SELECT count(*) FROM reconcile.audit_events}), 0, 'until that is revoked');
+sql($primary, q{SELECT reconcile.grant_command('giver', 'acme', 'audit_view')});
+$primary->wait_for_catchup($standby);
+isnt($reader->query_safe(q{SELECT count(*) FROM reconcile.audit_events}), 0, 'and when it is granted again');
+$reader->quit;
+
 my ($position) = poll($standby);
 my $open = $primary->background_psql('postgres');
 $open->query_safe(q{BEGIN; SELECT reconcile.accept_command('acme', 'open', 'drain', 'worker', 'open', 'why', deadline_in => '5 min')});
@@ -106,6 +117,7 @@ is(polled($standby, $position), $targets, 'page by page');
 replays($standby);
 is(sql($standby, q{SELECT reconcile.complete_command(tenant_id, command_id, claim_token, 'succeeded') FROM reconcile.command WHERE idempotency_key = 'given'}),
 	'completed', 'who was given a command reports it');
+is(sql($standby, q{SELECT skipped, failed FROM reconcile.sweep_commands()}), '0|0', 'a sweep begins');
 $session->quit;
 
 # ----------------------------------------------------------------------

@@ -52,7 +52,7 @@ my %commands = (
 	back => [ 'terminate', 'worker', 'w3' ],
 	over => [ 'pause', 'worker_group', 'g3' ],
 	own => [ 'noted', 'note', 'n1' ],
-	queue => [ 'pause', 'queue', 'drive' ]);
+	queue => [ 'pause', 'queue', 'commanded' ]);
 my %answers = (
 	pruned => 'succeeded',
 	waits => 'pending',
@@ -92,7 +92,7 @@ sub make_journal
 {
 	my ($where) = @_;
 
-	make_loop($where, 'drive');
+	make_loop($where, 'commanded');
 	sql($where, q{
 		CREATE TABLE app.noted (name text);
 		CREATE FUNCTION app.note(command jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -110,7 +110,7 @@ sub make_journal
 		SELECT reconcile.set_authorizer('app.agrees');
 		SELECT reconcile.grant_command('giver', 'acme', p)
 			FROM unnest('{pause,resume,drain,terminate,retry,scale,noted,later,view,audit_view,resolve,retention_configure}'::text[]) p;
-		SELECT reconcile.grant_command('giver', 'acme', 'pause', 'queue', 'drive');
+		SELECT reconcile.grant_command('giver', 'acme', 'pause', 'queue', 'commanded');
 		SELECT reconcile.grant_command('dispatcher', 'acme', p) FROM unnest('{dispatch,report,view}'::text[]) p;
 		SELECT reconcile.grant_command('kept_off', 'acme', 'noted', effect => 'deny');
 		SELECT reconcile.set_command_retention('acme', '1 hour')});
