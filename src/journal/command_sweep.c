@@ -37,6 +37,7 @@ enum
 	PLAN_MAKE_CURSOR,
 	PLAN_SET_CURSOR,
 	PLAN_DUE,
+	PLAN_OVERDUE,
 	PLAN_LOCK
 };
 
@@ -65,6 +66,13 @@ static SqlPlan plans[] = {
 		" ORDER BY c.claim_expires_at, c.tenant_id, c.command_id LIMIT $5)"
 		") o ORDER BY o.at, o.tenant_id, o.command_id LIMIT $5",
 		5, {TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, INT4OID}
+	},
+	[PLAN_OVERDUE] = {
+		"SELECT FROM (SELECT FROM reconcile.command c WHERE c.status OPERATOR(pg_catalog.=) 'pending'"
+		" AND c.deadline OPERATOR(pg_catalog.<) $1 UNION ALL SELECT FROM reconcile.command c"
+		" WHERE c.status OPERATOR(pg_catalog.=) ANY ('{dispatched,acknowledged}')"
+		" AND c.claim_expires_at OPERATOR(pg_catalog.<) $1) o LIMIT $2",
+		2, {TIMESTAMPTZOID, INT4OID}
 	},
 	[PLAN_LOCK] = {
 		"SELECT " COMMAND_COLUMNS " FROM reconcile.command c"
@@ -306,6 +314,21 @@ sweep_commands(int max, Sweep *sweep)
 	}
 	if (compare_places(&place, &start) != 0)
 		set_cursor(&place);
+}
+
+int64
+command_overdue(TimestampTz before, int max)
+{
+	SqlScope	scope;
+	Datum		values[2];
+	int64		n;
+
+	values[0] = TimestampTzGetDatum(before);
+	values[1] = Int32GetDatum(max + 1);
+	sql_begin(&scope);
+	n = sql_run(&plans[PLAN_OVERDUE], values, NULL);
+	sql_end(&scope);
+	return n;
 }
 
 PG_FUNCTION_INFO_V1(reconcile_sweep_commands);
