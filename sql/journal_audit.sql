@@ -272,7 +272,7 @@ BEGIN
             RETURN NEXT;
         END LOOP;
     END LOOP;
-    PERFORM journal_triggers('ENABLE ALWAYS');
+    PERFORM journal_triggers('ENABLE');
 END $$;
 CREATE TABLE audit_app.found AS SELECT * FROM audit_app.matrix();
 SELECT relation, col, edit, count(*) FILTER (WHERE outcome = 'refused') AS refused,
@@ -347,7 +347,7 @@ BEGIN
         SELECT t.outcome INTO by_kept_head FROM audit_app.tamper(a.statement, kept_sequence, kept_hash) t;
         RETURN NEXT;
     END LOOP;
-    PERFORM journal_triggers('ENABLE ALWAYS');
+    PERFORM journal_triggers('ENABLE');
 END $$;
 SELECT what, outcome, bad_sequence, detail, NULLIF(by_kept_head, outcome) AS by_kept_head FROM audit_app.attacks(:kept_head_sequence, :'kept_head_hash') ORDER BY n;
 -- the head that was kept

@@ -118,7 +118,7 @@ SELECT reconcile.set_command_retention('keeps', '1 day', keep_keys => '1 hour');
 SELECT outcome, commands, keys FROM reconcile.prune_commands('keeps');
 SELECT journal_triggers('DISABLE');
 UPDATE reconcile.command_tombstone SET pruned_at = pruned_at - interval '1 hour' WHERE tenant_id = 'keeps' AND idempotency_key <> 'late';
-SELECT journal_triggers('ENABLE ALWAYS');
+SELECT journal_triggers('ENABLE');
 SELECT outcome, commands, keys, more FROM reconcile.prune_commands('keeps', 2);
 SELECT outcome, commands, keys, more FROM reconcile.prune_commands('keeps', 2);
 SELECT tombstones FROM retention_app.left_of('keeps');
@@ -136,13 +136,13 @@ SELECT * FROM reconcile.prune_commands('late');
 SELECT * FROM retention_app.left_of('late');
 SELECT journal_triggers('DISABLE');
 UPDATE reconcile.command SET deadline = deadline + interval '4 days' WHERE tenant_id = 'late' AND idempotency_key = 'open';
-SELECT journal_triggers('ENABLE ALWAYS');
+SELECT journal_triggers('ENABLE');
 SET ROLE regress_retention_hands;
 SELECT count(*) FROM reconcile.claim_commands('hands', NULL, 100, '1 h');
 RESET ROLE;
 SELECT journal_triggers('DISABLE');
 UPDATE reconcile.command SET deadline = deadline - interval '4 days' WHERE tenant_id = 'late' AND idempotency_key = 'open';
-SELECT journal_triggers('ENABLE ALWAYS');
+SELECT journal_triggers('ENABLE');
 SELECT journal_age('late', '3 days');
 SELECT * FROM reconcile.prune_commands('late');
 SELECT reconcile.acknowledge_command('late', retention_app.id('late', 'open'), retention_app.token('late', 'open'));
@@ -242,7 +242,7 @@ SELECT c.what, retention_app.found(c.change) FROM (VALUES
     ('one more is gone', $$UPDATE reconcile.audit_head h SET anchor_sequence = e.sequence, anchor_hash = e.hash FROM reconcile.audit_event e
        WHERE h.tenant_id = 'late' AND e.tenant_id = 'late' AND e.sequence = h.anchor_sequence + 1;
        DELETE FROM reconcile.audit_event e USING reconcile.audit_head h WHERE e.tenant_id = 'late' AND h.tenant_id = 'late' AND e.sequence <= h.anchor_sequence$$)) c (what, change);
-SELECT journal_triggers('ENABLE ALWAYS');
+SELECT journal_triggers('ENABLE');
 
 --
 -- What a transaction has pruned is told of when it commits
