@@ -508,7 +508,10 @@ audit_refused(const Admission *admission, AcceptOutcome outcome)
 	Jsonb	   *detail = NULL;
 
 	if (outcome == ACCEPT_DENIED && !command_tenant_known(refused.tenant_id))
+	{
+		audit_pass_over();
 		return;
+	}
 	refused.command_id = NULL;
 	refused.failure = NULL;
 	if (admission->envelope.command_id != NULL)

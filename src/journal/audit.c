@@ -67,6 +67,7 @@ typedef struct Pending
 } Pending;
 
 static List *pending = NIL;		/* in TopTransactionContext */
+static bool passed_over = false;	/* something was no event */
 static int	next_number = 0;
 
 /* ----------------------------------------------------------------
@@ -127,6 +128,12 @@ audit_note(const AuditEvent *event)
 	MemoryContextSwitchTo(context);
 	/* whatever the session's synchronous_commit: what was answered is not to be lost */
 	ForceSyncCommit();
+}
+
+void
+audit_pass_over(void)
+{
+	passed_over = true;
 }
 
 bool
@@ -287,7 +294,7 @@ audit_xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			/* or whoever was denied could hold up a tenant for as long as he likes */
-			if (pending != NIL)
+			if (pending != NIL || passed_over)
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has an event for the audit"),
@@ -301,6 +308,7 @@ audit_xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 			/* the context that it was in goes with the transaction */
 			pending = NIL;
+			passed_over = false;
 			next_number = 0;
 			break;
 		default:

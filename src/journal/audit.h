@@ -39,6 +39,12 @@ typedef struct AuditEvent
  */
 extern void audit_note(const AuditEvent *event);
 
+/*
+ * Something was refused that is no event, since nobody knows its tenant: whoever
+ * asked must not find that out either.
+ */
+extern void audit_pass_over(void);
+
 /* Has this transaction noted an event of the tenant, which is not in its chain yet? */
 extern bool audit_noted(const char *tenant_id);
 

@@ -35,9 +35,9 @@ SELECT pg_catalog.pg_extension_config_dump('reconcile.audit_event', '');
 CREATE TABLE reconcile.audit_head (
     tenant_id       text COLLATE "C" PRIMARY KEY,
     sequence        bigint NOT NULL,             -- of the last event
-    hash            bytea NOT NULL,
+    hash            bytea NOT NULL CHECK (pg_catalog.length(hash) = 32),
     anchor_sequence bigint NOT NULL,             -- of the last event that was pruned; 0 = none
-    anchor_hash     bytea NOT NULL,
+    anchor_hash     bytea NOT NULL CHECK (pg_catalog.length(anchor_hash) = 32),
     pruned_through  timestamptz                  -- of the youngest event that was pruned
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE reconcile.audit_head IS

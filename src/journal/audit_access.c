@@ -64,7 +64,10 @@ reconcile_audit_access(PG_FUNCTION_ARGS)
 
 	allowed = command_allowed(&request);
 	if (!allowed && !command_tenant_known(request.tenant_id))
+	{
+		audit_pass_over();
 		PG_RETURN_NULL();
+	}
 	event.tenant_id = request.tenant_id;
 	event.event = allowed ? "authorized" : "denied";
 	event.at = clock_now();

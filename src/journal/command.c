@@ -252,7 +252,10 @@ command_audit_denied(const char *tenant_id, const char *command_id, const char *
 	JsonbBuild	build;
 
 	if (!command_tenant_known(tenant_id))
+	{
+		audit_pass_over();
 		return;
+	}
 	jsonb_begin(&build);
 	jsonb_add_text(&build, "step", step);
 	if (command_id != NULL)
