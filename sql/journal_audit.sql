@@ -139,6 +139,14 @@ SET ROLE regress_audit_stranger;
 BEGIN;
 SELECT outcome FROM reconcile.accept_command('acme', 'new_4', 'drain', 'worker', 'w1', 'denied');
 PREPARE TRANSACTION 'journal_audit';
+ROLLBACK PREPARED 'journal_audit';
+-- nor does he learn by it whether there is such a tenant
+BEGIN;
+SELECT outcome FROM reconcile.accept_command('nobody', 'new_4', 'drain', 'worker', 'w1', 'denied');
+PREPARE TRANSACTION 'journal_audit';
+BEGIN;
+SELECT reconcile.cancel_command('nobody', 'no-such-command', 'denied'), reconcile.audit_access('nobody', 'payload_view', 'failure', 'f1', 'denied');
+PREPARE TRANSACTION 'journal_audit';
 RESET ROLE;
 SELECT (SELECT sequence FROM reconcile.audit_head WHERE tenant_id = 'acme') - :before AS acme, (SELECT sequence FROM reconcile.audit_head WHERE tenant_id = 'zeta') AS zeta;
 -- a session's role, and who it acts as
@@ -410,6 +418,8 @@ END $$;
 GRANT EXECUTE ON FUNCTION refusal TO PUBLIC;
 SELECT * FROM audit_app.keeps('none', 'origin');
 SELECT r.role, m.mode, k.code, count(*) FROM unnest('{none,regress_audit_owner}'::name[]) r (role), unnest('{origin,local,replica}'::text[]) m (mode), LATERAL audit_app.keeps(r.role, m.mode) k GROUP BY 1, 2, 3 ORDER BY 1, 2;
+-- a head that is none is refused
+SELECT r.code, r.message FROM unnest('{hash,anchor_hash}'::text[]) c, refusal(format('UPDATE reconcile.audit_head SET %I = ''\x00'' WHERE tenant_id = ''acme''', c)) r;
 -- no SQL calls it
 SELECT * FROM refusal('SELECT reconcile.keep_row()');
 
