@@ -149,6 +149,11 @@ SELECT reconcile.cancel_command('nobody', 'no-such-command', 'denied'), reconcil
 PREPARE TRANSACTION 'journal_audit';
 RESET ROLE;
 SELECT (SELECT sequence FROM reconcile.audit_head WHERE tenant_id = 'acme') - :before AS acme, (SELECT sequence FROM reconcile.audit_head WHERE tenant_id = 'zeta') AS zeta;
+-- of a tenant for which nobody has a grant any more, but that has an audit
+SET ROLE regress_audit_stranger;
+SELECT outcome FROM reconcile.accept_command('zeta', 'new_5', 'drain', 'worker', 'w1', 'denied');
+RESET ROLE;
+SELECT sequence, event, idempotency_key, reason FROM reconcile.audit_event WHERE tenant_id = 'zeta' AND event = 'denied';
 -- a session's role, and who it acts as
 SET SESSION AUTHORIZATION regress_audit_giver;
 SELECT outcome FROM reconcile.accept_command('acme', 'as_session', 'scale', 'workload', 'x', 'who', '{"scale": {"replicas": 4}}');
