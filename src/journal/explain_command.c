@@ -197,7 +197,7 @@ is_resolved(const Facts *facts, Answer *answer)
 	answer->reason = "resolved";
 	answer->detail = strcmp(facts->source, "operator") == 0 ?
 		psprintf("Its outcome was unknown; \"%s\" resolved it as %s: %s", facts->resolver, facts->verdict, facts->resolution_reason) :
-		psprintf("Its outcome was unknown; its worker reported %s after its claim was over.", facts->verdict);
+		psprintf("Its outcome was unknown; its worker reported %s after that.", facts->verdict);
 	return true;
 }
 

@@ -1,6 +1,6 @@
 # What becomes of commands is counted by action and outcome, once it has committed, and
 # of tenants nothing is told; health says what nobody settles. Without preload commands
-# work as well, and nothing is counted.
+# work as well, and nothing is counted; and in databases of other encodings.
 
 use strict;
 use warnings;
@@ -161,5 +161,31 @@ is(sql($bare, give('k2', 'drain')), 'replayed dispatched', 'a replay tells so');
 is(sql($bare, q{SELECT count(*), max(outcome) FROM reconcile.desired_states d, reconcile.audit_verify(d.tenant_id) v}), '2|ok', 'states and audit are there');
 is(counted($bare), '', 'nothing is counted');
 health_of_commands($bare);
+
+# ----------------------------------------------------------------------
+note 'identities in other encodings';
+
+# refused(ENCODING): of a space without break, a next line, two controls, as much as there may be, and one more.
+sub refused
+{
+	my ($encoding) = @_;
+	my $at = [ $bare, lc $encoding ];
+
+	sql($bare, "CREATE DATABASE $at->[1] ENCODING '$encoding' LOCALE 'C' TEMPLATE template0");
+	sql($at, q{CREATE EXTENSION reconcile; CREATE FUNCTION refused(name text) RETURNS text LANGUAGE plpgsql AS $$
+		DECLARE
+			problem text;
+		BEGIN
+			PERFORM reconcile.explain_command('t', name);
+			RETURN 'good';
+		EXCEPTION WHEN invalid_parameter_value THEN
+			GET STACKED DIAGNOSTICS problem = PG_EXCEPTION_DETAIL;
+			RETURN problem;
+		END $$});
+	return sql($at, q{SELECT string_agg(refused(n), ', ' ORDER BY o) FROM unnest(ARRAY[chr(160), chr(133) || ' ', 'a' || chr(155), 'a' || chr(7), repeat(chr(233), 256), repeat(chr(233), 257)]) WITH ORDINALITY u (n, o)});
+}
+my $unseen = 'contains a character that cannot be seen';
+is(refused('LATIN1'), "must not be blank, must not be blank, $unseen, $unseen, good, is too long", 'are read as what they are');
+is(refused('SQL_ASCII'), "good, good, good, $unseen, good, is too long", 'or as bytes, where nobody knows what they are');
 
 finish();
