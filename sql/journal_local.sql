@@ -167,7 +167,6 @@ CREATE FUNCTION jl.of_text(command text) RETURNS jsonb LANGUAGE sql AS $$SELECT 
 CREATE FUNCTION jl.gives_text(command jsonb) RETURNS text LANGUAGE sql AS $$SELECT ''$$;
 CREATE FUNCTION jl.gives_many(command jsonb) RETURNS SETOF jsonb LANGUAGE sql AS $$SELECT '{}'::jsonb$$;
 CREATE PROCEDURE jl.is_procedure(command jsonb) LANGUAGE sql AS '';
-CREATE FUNCTION pg_temp.passing(command jsonb) RETURNS jsonb LANGUAGE sql AS $$SELECT '{}'::jsonb$$;
 -- what it does not take
 CREATE TABLE jl.call (n int GENERATED ALWAYS AS IDENTITY, args text);
 INSERT INTO jl.call (args) VALUES ($$NULL, '{jl_thing}', 'external'$$), ($$'', '{jl_thing}', 'external'$$), ($$'Jl', '{jl_thing}', 'external'$$), ($$'j-l', '{jl_thing}', 'external'$$), ($$'1l', '{jl_thing}', 'external'$$),
@@ -179,7 +178,10 @@ INSERT INTO jl.call (args) VALUES ($$NULL, '{jl_thing}', 'external'$$), ($$'', '
     ($$'jl_act', '{jl_thing}', 'local', ''$$), ($$'jl_act', '{jl_thing}', 'local', 'jl.nothing'$$), ($$'jl_act', '{jl_thing}', 'local', 'good'$$), ($$'jl_act', '{jl_thing}', 'local', 'nowhere.good'$$),
     ($$'jl_act', '{jl_thing}', 'local', 'jl.of_text'$$), ($$'jl_act', '{jl_thing}', 'local', 'jl.gives_text'$$), ($$'jl_act', '{jl_thing}', 'local', 'jl.gives_many'$$), ($$'jl_act', '{jl_thing}', 'local', 'jl.is_procedure'$$),
     ($$'jl_act', '{jl_thing}', 'local', 'jl.good(text)'$$), ($$'jl_act', '{jl_thing}', 'local', 'a.b.c'$$), ($$'jl_act', '{jl_thing}', 'local', 'pg_temp.passing'$$);
+BEGIN;
+CREATE FUNCTION pg_temp.passing(command jsonb) RETURNS jsonb LANGUAGE sql AS $$SELECT '{}'::jsonb$$;
 SELECT c.n, c.args, r.code, r.message FROM jl.call c, refusal('SELECT reconcile.register_action(' || c.args || ')') r ORDER BY n;
+ROLLBACK;
 -- nor a name that means something else
 SELECT a AS action, r.code, r.message FROM unnest('{view,audit_view,dispatch,resolve,report,retention_configure,record_list,record_inspect,payload_view,diagnostics_view}'::text[] ||
     ARRAY(SELECT DISTINCT action::text FROM reconcile.command_action WHERE builtin ORDER BY 1)) a, refusal(format('SELECT reconcile.register_action(%L, ''{jl_thing}'', ''external'')', a)) r;
