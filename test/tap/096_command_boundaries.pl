@@ -226,6 +226,56 @@ foreach my $how (qw(TERM stop gone))
 }
 
 # ----------------------------------------------------------------------
+note 'in the code of an application, that is called on the way';
+
+sql($node, q{
+	CREATE ROLE caller LOGIN;
+	CREATE FUNCTION app.agrees(request jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM app.gate('authorizer');
+		RETURN true;
+	END $$;
+	CREATE FUNCTION app.acts(command jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO app.effects VALUES (command ->> 'tenant_id');
+		PERFORM app.gate('action');
+		RETURN '{"status": "succeeded"}';
+	END $$;
+	SELECT reconcile.register_action('act', '{thing}', 'local', 'app.acts');
+	SELECT reconcile.set_authorizer('app.agrees')});
+foreach my $where (qw(authorizer action))
+{
+	foreach my $how (qw(INT TERM stop))
+	{
+		my $tenant = 't' . ++$cells;
+		my $give = "SELECT concat_ws(' ', outcome, status, failure) FROM reconcile.accept_command('$tenant', 'key', 'act', 'thing', 'x', 'why')";
+		my $count = "SELECT count(*) FROM app.effects WHERE tenant = '$tenant'";
+
+		sql($node, "SELECT reconcile.grant_command('caller', '$tenant', 'act')");
+		my $gate = close_gate($node, $where);
+		my $session = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'caller' ]);
+		my $pid = $session->query_safe('SELECT pg_backend_pid()');
+
+		begins($session, "$give;");
+		wait_held($node, $where, 1);
+		if ($how eq 'stop')
+		{
+			$node->stop('immediate');
+			$node->start;
+		}
+		else
+		{
+			kill($how, $pid) or die;
+			wait_gone($pid) if $how eq 'TERM';
+			like($session->query(q{SELECT 'still there'}) . $session->{stderr}, qr/still there[^|]*canceling statement/, 'it is canceled') if $how eq 'INT';
+		}
+		eval { $_->quit } foreach $session, $gate->{session};
+		is(sql($node, "SELECT app.stands('$tenant'); $count"), "none | none | granted | ok\n0", "in the $where, $how: nothing is there");
+		is(sql($node, "SET SESSION AUTHORIZATION caller; $give; RESET SESSION AUTHORIZATION; $count"), "accepted succeeded\n1", 'and the same call does it');
+	}
+}
+
+# ----------------------------------------------------------------------
 note 'commits that do not wait: the server ends when the step was answered, with what nobody has written yet';
 
 sql($node, q{
