@@ -246,7 +246,9 @@ seal(void)
 	ListCell   *cell;
 
 	pending = NIL;
-	/* it was dropped in this transaction, and its tables with it */
+	/* it was dropped in this transaction, and its tables with it; or updated beyond us */
+	if (install == NULL && install_unserved() != NULL)
+		install = install_get();
 	if (install == NULL)
 		return;
 	context = MemoryContextSwitchTo(TopTransactionContext);

@@ -63,6 +63,17 @@ sql($node, q{
 	CREATE FUNCTION app.cancel(tenant text) RETURNS text LANGUAGE sql AS $$
 		SELECT reconcile.cancel_command(tenant, c.command_id, 'no need') FROM app.command(tenant) c
 	$$;
+	CREATE FUNCTION app.resolve(tenant text) RETURNS text LANGUAGE sql AS $$
+		SELECT reconcile.resolve_command(tenant, c.command_id, 'not_executed', '{"seen": 1}', 'looked') FROM app.command(tenant) c
+	$$;
+	-- what is over is old, by a policy that no function would take
+	CREATE FUNCTION app.keep_nothing(tenant text) RETURNS void LANGUAGE sql AS $$
+		SELECT reconcile.set_command_retention(tenant, '1 hour');
+		UPDATE reconcile.command_retention SET keep = '0' WHERE tenant_id = tenant
+	$$;
+	CREATE FUNCTION app.prune(tenant text) RETURNS text LANGUAGE sql AS $$
+		SELECT concat_ws(' ', outcome, commands) FROM reconcile.prune_commands(tenant)
+	$$;
 	CREATE FUNCTION app.sweep(tenant text) RETURNS text LANGUAGE sql AS $$
 		SELECT (canceled + lapsed)::text FROM reconcile.sweep_commands()
 	$$});
@@ -82,6 +93,9 @@ my %stands = (
 	expired => 'canceled/deadline_exceeded | none 2 | accepted canceled | ok',
 	lapsed => 'unknown/outcome_unknown | draining 1 | accepted dispatched unknown | ok',
 	lapsed_after => 'unknown/outcome_unknown | draining 1 | accepted dispatched acknowledged unknown | ok',
+	resolved => 'unknown/outcome_unknown | draining 1 | accepted dispatched unknown resolved | ok',
+	old => 'canceled/canceled | none 2 | accepted canceled retention_set | ok',
+	pruned => 'none | none 2 | pruned | ok',
 	succeeded => 'succeeded | paused 1 | accepted succeeded | ok');
 
 # From where to where a step goes; what brings a command there, and what the step is; what
@@ -102,13 +116,20 @@ my @steps = (
 	{ name => 'expire', from => 'pending', to => 'expired', do => q{app.sweep('%s')},
 		again => [ 1, 0 ], ends => 'expired', path => ['give over'], alone => 1 },
 	{ name => 'lapse', from => 'dispatched', to => 'lapsed', do => q{app.sweep('%s')},
-		again => [ 1, 0 ], ends => 'lapsed', path => [qw(give claim)], alone => 1 });
+		again => [ 1, 0 ], ends => 'lapsed', path => [qw(give claim)], alone => 1 },
+	{ name => 'resolve', from => 'lapsed', to => 'resolved', do => q{app.resolve('%s')},
+		again => [ 'resolved', 'repeated' ], ends => 'resolved', path => [qw(give claim sweep)], quiet => 1 },
+	{ name => 'prune', from => 'old', to => 'pruned', do => q{app.prune('%s')},
+		again => [ 'pruned 1', 'pruned 0' ], ends => 'pruned', path => [ 'give', 'cancel', 'keep nothing' ], quiet => 1 });
 
 my %path = (
 	'give' => q{app.give('%s', '5 min')},
 	'give over' => q{app.give('%s', '1 ms')},
 	claim => q{app.claim('%s')},
-	acknowledge => q{app.acknowledge('%s')});
+	acknowledge => q{app.acknowledge('%s')},
+	cancel => q{app.cancel('%s')},
+	sweep => q{app.sweep('%s')},
+	'keep nothing' => q{app.keep_nothing('%s')});
 
 # What is there when it ends at that point, by what ends it.  Between the events'
 # places and the commit no interrupt is looked at: who is terminated there commits.
@@ -214,6 +235,8 @@ foreach my $how (qw(TERM stop gone))
 		# a client leaves what it has been given
 		my @points = $how eq 'gone' ? 'after-commit' : (@{ $step->{points} // [] }, qw(before-audit before-commit after-commit));
 
+		# these two have several rows
+		@points = grep { $_ ne 'before-audit' } @points if $step->{quiet};
 		# of sweeps only one is at it
 		foreach my $together ($step->{alone} ? map { [$_] } @points : \@points)
 		{
@@ -222,6 +245,56 @@ foreach my $how (qw(TERM stop gone))
 			end_all($how, @held);
 			check($how, @held);
 		}
+	}
+}
+
+# ----------------------------------------------------------------------
+note 'in the code of an application, that is called on the way';
+
+sql($node, q{
+	CREATE ROLE caller LOGIN;
+	CREATE FUNCTION app.agrees(request jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM app.gate('authorizer');
+		RETURN true;
+	END $$;
+	CREATE FUNCTION app.acts(command jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO app.effects VALUES (command ->> 'tenant_id');
+		PERFORM app.gate('action');
+		RETURN '{"status": "succeeded"}';
+	END $$;
+	SELECT reconcile.register_action('act', '{thing}', 'local', 'app.acts');
+	SELECT reconcile.set_authorizer('app.agrees')});
+foreach my $where (qw(authorizer action))
+{
+	foreach my $how (qw(INT TERM stop))
+	{
+		my $tenant = 't' . ++$cells;
+		my $give = "SELECT concat_ws(' ', outcome, status, failure) FROM reconcile.accept_command('$tenant', 'key', 'act', 'thing', 'x', 'why')";
+		my $count = "SELECT count(*) FROM app.effects WHERE tenant = '$tenant'";
+
+		sql($node, "SELECT reconcile.grant_command('caller', '$tenant', 'act')");
+		my $gate = close_gate($node, $where);
+		my $session = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'caller' ]);
+		my $pid = $session->query_safe('SELECT pg_backend_pid()');
+
+		begins($session, "$give;");
+		wait_held($node, $where, 1);
+		if ($how eq 'stop')
+		{
+			$node->stop('immediate');
+			$node->start;
+		}
+		else
+		{
+			kill($how, $pid) or die;
+			wait_gone($pid) if $how eq 'TERM';
+			like($session->query(q{SELECT 'still there'}) . $session->{stderr}, qr/still there[^|]*canceling statement/, 'it is canceled') if $how eq 'INT';
+		}
+		eval { $_->quit } foreach $session, $gate->{session};
+		is(sql($node, "SELECT app.stands('$tenant'); $count"), "none | none | granted | ok\n0", "in the $where, $how: nothing is there");
+		is(sql($node, "SET SESSION AUTHORIZATION caller; $give; RESET SESSION AUTHORIZATION; $count"), "accepted succeeded\n1", 'and the same call does it');
 	}
 }
 
