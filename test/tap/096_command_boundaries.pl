@@ -128,7 +128,8 @@ my %path = (
 	claim => q{app.claim('%s')},
 	acknowledge => q{app.acknowledge('%s')},
 	cancel => q{app.cancel('%s')},
-	sweep => q{app.sweep('%s')},
+	# when the claim has lapsed
+	sweep => q{app.sweep('%s') FROM pg_sleep(0.002)},
 	'keep nothing' => q{app.keep_nothing('%s')});
 
 # What is there when it ends at that point, by what ends it.  Between the events'
@@ -213,7 +214,7 @@ sub check
 		my $do = 'SELECT ' . sprintf($step->{do}, $tenant);
 
 		# what was done is done, and what was not is done now; and nobody gets it once more
-		is(sql($node, "$stands; $do; $stands; SELECT app.claim('$tenant')"),
+		is(sql($node, "$stands; $do; $stands; SELECT app.claim('$tenant') FROM pg_sleep(0.002)"),
 			join("\n", $stands{ $step->{$durable} }, $step->{again}[ $durable eq 'to' ], $stands{ $step->{to} }, 0),
 			"$step->{name}, $point, $how: $durable, and again");
 	}
