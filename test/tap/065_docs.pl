@@ -9,8 +9,8 @@ use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
 
-# Without workers nothing but the example happens.
-my $node = new_node('main', preload => 0, extension => 0);
+# Without workers nothing but the example happens. A database that is copied has no other guest.
+my $node = new_node('main', preload => 0, extension => 0, conf => "autovacuum = off\n");
 
 # What the examples take for granted: the table and the function that
 # "Conventions" names, the rest of the schema app, and who holds which lease.
