@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -404,6 +405,19 @@ reconcile_revoke_access(PG_FUNCTION_ARGS)
 {
 	change_access(fcinfo, false);
 	PG_RETURN_VOID();
+}
+
+/* Of grants that come past our functions: by hand, or from another server. */
+PG_FUNCTION_INFO_V1(reconcile_grants_changed);
+Datum
+reconcile_grants_changed(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("grants_changed() was not called by a trigger")));
+	access_changed();
+	return PointerGetDatum(NULL);
 }
 
 /* For the views, which show a row to whom this is true. */

@@ -89,4 +89,5 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources, reconcile.fence_overrides,
     reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers,
     reconcile.runs, reconcile.health, reconcile.command_grants, reconcile.retention_policies TO PUBLIC;
-GRANT SELECT ON reconcile.command_action TO PUBLIC;
+-- What can be commanded; not by whose function.
+GRANT SELECT (action, target_kind, mode, confirm, desired_state, builtin) ON reconcile.command_action TO PUBLIC;

@@ -145,6 +145,12 @@ CREATE TABLE reconcile.command_grant (
 COMMENT ON TABLE reconcile.command_grant IS
 'What roles may do for tenants; a denial overrides. A row that allows counts only while role and role_name name the same role, one that denies for both.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.command_grant', '');
+CREATE TRIGGER grants_changed AFTER INSERT OR UPDATE OR DELETE ON reconcile.command_grant
+    FOR EACH ROW EXECUTE FUNCTION reconcile.grants_changed();
+CREATE TRIGGER grants_truncated AFTER TRUNCATE ON reconcile.command_grant
+    FOR EACH STATEMENT EXECUTE FUNCTION reconcile.grants_changed();
+ALTER TABLE reconcile.command_grant ENABLE ALWAYS TRIGGER grants_changed;
+ALTER TABLE reconcile.command_grant ENABLE ALWAYS TRIGGER grants_truncated;
 
 -- Whoever loses it begins anew: it needs no WAL, no dump and no subscription.
 CREATE UNLOGGED TABLE reconcile.command_sweep_cursor (
