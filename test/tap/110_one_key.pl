@@ -24,6 +24,17 @@ sql($node, q{
 	SELECT FROM reconcile.accept_command('other', 'k', 'drain', 'worker', 'w', 'first');
 });
 
+# a session whose plans are made while there is nothing yet reads no more when there is much
+my $n = 1000;
+sql($node, qq{DO \$\$
+	BEGIN
+		FOR i IN 1 .. $n LOOP
+			PERFORM FROM reconcile.accept_command('first', 'key ' || i, 'retry', 'failure', 'f', 'test', deadline_in => '5 min');
+		END LOOP;
+	END \$\$});
+is(sql($node, qq{SELECT sum(idx_tup_read) < 5 * $n FROM pg_stat_user_indexes WHERE schemaname = 'reconcile' AND relname LIKE 'command%'}), 't',
+	'each key is looked up by its own index, from the first on');
+
 my $file = "$PostgreSQL::Test::Utils::tmp_check/one_key.sql";
 
 # all_at_once(FORM, SCRIPT): runs the script of pgbench in all sessions, none of which
