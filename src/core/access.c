@@ -388,7 +388,6 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 		sql_run(&plans[PLAN_REVOKE], values, NULL);
 	}
 	sql_end(&scope);
-	access_changed();
 }
 
 PG_FUNCTION_INFO_V1(reconcile_grant_access);
@@ -407,7 +406,7 @@ reconcile_revoke_access(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* Of grants that come past our functions: by hand, or from another server. */
+/* Of the tables of grants, whoever writes them. */
 PG_FUNCTION_INFO_V1(reconcile_grants_changed);
 Datum
 reconcile_grants_changed(PG_FUNCTION_ARGS)

@@ -16,7 +16,7 @@ CREATE FUNCTION reconcile.grants_changed() RETURNS trigger
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_grants_changed';
 COMMENT ON FUNCTION reconcile.grants_changed() IS
-'Trigger of our own tables: tells sessions at commit that grants came or went past our functions. 39P01 when called otherwise.';
+'Trigger of our own tables: tells sessions at commit that grants came or went. 39P01 when called otherwise.';
 CREATE TRIGGER grants_changed AFTER INSERT OR UPDATE OR DELETE ON reconcile.access_grant
     FOR EACH ROW EXECUTE FUNCTION reconcile.grants_changed();
 CREATE TRIGGER grants_truncated AFTER TRUNCATE ON reconcile.access_grant

@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/namespace.h"
 #include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
@@ -74,10 +75,20 @@ static const unsigned char *
 as_utf8(const char *value)
 {
 	int			encoding = GetDatabaseEncoding();
+	int			length = strlen(value);
+	Oid			conversion;
+	unsigned char *utf8;
 
-	if (encoding == PG_SQL_ASCII || encoding == PG_MULE_INTERNAL)
+	if (encoding == PG_UTF8)
+		return (const unsigned char *) value;
+	conversion = FindDefaultConversionProc(encoding, PG_UTF8);
+	if (!OidIsValid(conversion))
 		return NULL;
-	return (const unsigned char *) pg_server_to_any(value, strlen(value), PG_UTF8);
+	utf8 = palloc((Size) length * MAX_CONVERSION_GROWTH + 1);
+	if (pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8, (unsigned char *) unconstify(char *, value), length,
+									  utf8, length * MAX_CONVERSION_GROWTH + 1, true) < length)
+		return NULL;
+	return utf8;
 }
 
 bool

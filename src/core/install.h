@@ -57,6 +57,7 @@ typedef enum LockKind
 	LOCK_KIND_FENCE,			/* shared by fenced transactions, exclusive for a take-over */
 	LOCK_KIND_FORGET,			/* an entity is being forgotten: none of its marks stands for another now */
 	LOCK_KIND_DEAD,				/* shared by who changes the number of dead entities, exclusive for counting them */
+	LOCK_KIND_PRUNE,			/* a tenant's commands and events are being pruned */
 	LOCK_KIND_COMMAND,			/* a tenant's idempotency key: who is admitting or pruning it */
 	LOCK_KIND_AUDIT,			/* the end of a tenant's chain, from the last moment of a transaction to its end */
 	LOCK_KIND_SWEEP,			/* one sweep of commands at a time: tried, and never waited for */

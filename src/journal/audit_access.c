@@ -73,9 +73,12 @@ reconcile_audit_access(PG_FUNCTION_ARGS)
 	event.at = clock_now();
 	event.action = request.permission;
 	event.target_kind = request.target_kind;
-	event.target_name = request.target_name;
 	/* who may do nothing for the tenant writes no text of his into its audit */
-	event.reason = command_tenant_granted(request.tenant_id) ? reason : NULL;
+	if (command_tenant_granted(request.tenant_id))
+	{
+		event.target_name = request.target_name;
+		event.reason = reason;
+	}
 	if (allowed)
 	{
 		number = new_number();

@@ -11,6 +11,7 @@
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 
 #include "core/plan.h"
 #include "journal/audit_chain.h"
@@ -260,23 +261,28 @@ verify_commands(Verify *verify)
 	do
 	{
 		SqlScope	scope;
+		MemoryContext row_context;
 
 		CHECK_FOR_INTERRUPTS();
 		values[1] = CStringGetTextDatum(after);
 		values[2] = Int32GetDatum(AUDIT_VERIFY_PAGE);
 		sql_begin(&scope);
 		n = sql_run_snapshot(&plans[PLAN_COMMANDS], values, NULL, verify->snapshot);
+		row_context = AllocSetContextCreate(CurrentMemoryContext, "reconcile command", ALLOCSET_DEFAULT_SIZES);
 		for (uint64 i = 0; i < n; i++)
 		{
+			MemoryContext context = MemoryContextSwitchTo(row_context);
 			Command		command;
 
-			command_from_row(i, CurrentMemoryContext, &command);
+			command_from_row(i, row_context, &command);
 			if (i == n - 1)
 				after = MemoryContextStrdup(scope.outer, command.command_id);
 			if (!is_as_told(i, &command))
 				verify_found(verify, "command_changed", 0,
 					  MemoryContextStrdup(scope.outer,
 										  psprintf("Command \"%s\" is not as its events have it.", command.command_id)));
+			MemoryContextSwitchTo(context);
+			MemoryContextReset(row_context);
 		}
 		sql_end(&scope);
 	} while (n == AUDIT_VERIFY_PAGE && verify->outcome == NULL);

@@ -80,7 +80,7 @@ read_head(Verify *verify)
 
 	verify->anchor.pruned_through = DT_NOBEGIN;
 	memcpy(verify->hash, nothing, DIGEST_BYTES);
-	memcpy(verify->anchor_hash, nothing, DIGEST_BYTES);
+	memcpy(verify->anchor.hash, nothing, DIGEST_BYTES);
 	sql_begin(&scope);
 	if (sql_run_snapshot(&plans[PLAN_HEAD], &value, NULL, verify->snapshot) > 0)
 	{
@@ -90,7 +90,7 @@ read_head(Verify *verify)
 		verify->sequence = DatumGetInt64(sql_value(0, 1, NULL));
 		(void) audit_hash_copy(sql_value(0, 2, NULL), verify->hash);
 		verify->anchor.sequence = DatumGetInt64(sql_value(0, 3, NULL));
-		(void) audit_hash_copy(sql_value(0, 4, NULL), verify->anchor_hash);
+		(void) audit_hash_copy(sql_value(0, 4, NULL), verify->anchor.hash);
 		pruned_through = sql_value(0, 5, &never);
 		if (!never)
 			verify->anchor.pruned_through = DatumGetTimestampTz(pruned_through);
@@ -115,7 +115,8 @@ note_pruned(Verify *verify, const AuditRow *row)
 {
 	MemoryContext context;
 
-	if (strcmp(row->event, "pruned") != 0 || row->detail == NULL || options_member(row->detail, NULL, "anchor") == NULL)
+	if (strcmp(row->event, "pruned") != 0 || row->detail == NULL || !JB_ROOT_IS_OBJECT(row->detail) ||
+		options_member(row->detail, NULL, "anchor") == NULL)
 		return;
 	context = MemoryContextSwitchTo(verify->context);
 	verify->pruned = (Jsonb *) PG_DETOAST_DATUM_COPY(JsonbPGetDatum(row->detail));
@@ -161,24 +162,30 @@ verify_chain(Verify *verify)
 	uint64		n;
 	bool		whole = true;
 
-	memcpy(hash, verify->anchor_hash, DIGEST_BYTES);
+	memcpy(hash, verify->anchor.hash, DIGEST_BYTES);
 	meet_kept(verify, sequence, hash);
 	values[0] = CStringGetTextDatum(verify->tenant_id);
 	do
 	{
 		SqlScope	scope;
+		MemoryContext row_context;
 
 		CHECK_FOR_INTERRUPTS();
 		values[1] = Int64GetDatum(sequence);
 		values[2] = Int32GetDatum(AUDIT_VERIFY_PAGE);
 		sql_begin(&scope);
 		n = sql_run_snapshot(&plans[PLAN_EVENTS], values, NULL, verify->snapshot);
+		/* options may be long, and there are many of them */
+		row_context = AllocSetContextCreate(CurrentMemoryContext, "reconcile event", ALLOCSET_DEFAULT_SIZES);
 		for (uint64 i = 0; i < n && whole; i++)
 		{
+			MemoryContext context = MemoryContextSwitchTo(row_context);
 			AuditRow	row;
 
 			audit_row_read(i, &row);
 			whole = verify_event(verify, &row, &sequence, hash);
+			MemoryContextSwitchTo(context);
+			MemoryContextReset(row_context);
 		}
 		sql_end(&scope);
 	} while (whole && n == AUDIT_VERIFY_PAGE);

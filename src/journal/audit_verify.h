@@ -20,7 +20,6 @@ typedef struct Verify
 	int64		sequence;
 	uint8		hash[DIGEST_BYTES];
 	AuditAnchor anchor;
-	uint8		anchor_hash[DIGEST_BYTES];
 	Jsonb	   *pruned;			/* what the last event of a pruning says; NULL = there is none */
 	/* the head that the caller has kept; 0 = none */
 	int64		kept_sequence;

@@ -39,7 +39,7 @@ enum
 };
 
 static SqlPlan plans[] = {
-	/* who may do anything serves all; the oldest first */
+	/* who may do anything serves all */
 	[PLAN_TENANTS] = {
 		"WITH RECURSIVE t (tenant_id) AS ("
 		"(SELECT c.tenant_id FROM reconcile.command c WHERE c.status OPERATOR(pg_catalog.=) 'pending'"
