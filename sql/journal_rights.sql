@@ -24,7 +24,7 @@ CREATE TABLE rights_app.thing AS SELECT t AS tenant, n AS name FROM unnest('{rig
 CREATE ROLE regress_rights_hands;
 SELECT count(reconcile.grant_command('regress_rights_hands', t, 'dispatch')) FROM unnest('{rights_own,rights_foreign}'::text[]) t;
 SELECT k, outcome, count(*) FROM rights_app.thing, unnest('{claimed,unsure}'::text[]) k,
-       reconcile.accept_command(tenant, k || name, 'drain', 'worker', name, 'why', command_id => k || '-' || name) GROUP BY 1, 2;
+       reconcile.accept_command(tenant, k || name, 'drain', 'worker', name, 'why', deadline_in => '5 min', command_id => k || '-' || name) GROUP BY 1, 2;
 SET ROLE regress_rights_hands;
 SELECT count(*) FROM reconcile.claim_commands('hands', NULL, 100, '1 h');
 RESET ROLE;

@@ -2,7 +2,7 @@
 -- command that is good, which waits to be claimed.
 CREATE FUNCTION command_args(args jsonb) RETURNS jsonb LANGUAGE sql AS $$
     SELECT '{"tenant_id": "acme", "idempotency_key": "key", "action": "drain", "target_kind": "worker", "target_name": "w",
-             "reason": "why", "options": {}, "confirmed": false, "deadline_in": "30 s", "authentication_method": "internal"}' || args
+             "reason": "why", "options": {}, "confirmed": false, "deadline_in": "5 min", "authentication_method": "internal"}' || args
 $$;
 CREATE FUNCTION accept(args jsonb)
     RETURNS TABLE (outcome text, command_id text, status text, created boolean, failure text, desired_revision bigint)
