@@ -217,6 +217,10 @@ SELECT r.relation, bool_or(has_column_privilege('regress_rights_user', r.relatio
 SELECT rights_app.said('regress_rights_stranger', q, '', '-') FROM unnest('{(SELECT count(*) FROM reconcile.commands),(SELECT count(*) FROM reconcile.audit_events),(SELECT count(*) FROM reconcile.command)}'::text[]) q;
 SET ROLE regress_rights_stranger;
 EXPLAIN SELECT * FROM reconcile.commands;
+-- what can be commanded is for everybody, and by whose function for nobody
+SELECT action, target_kind, mode, confirm, desired_state, builtin FROM reconcile.command_action WHERE action = 'drain' ORDER BY 2;
+SELECT * FROM reconcile.command_action;
+\echo :SQLSTATE
 RESET ROLE;
 SELECT reconcile.revoke_command('regress_rights_user', t, p) FROM (VALUES ('rights_own', 'scale'), ('rights_elsewhere', 'scale')) v (t, p);
 SELECT reconcile.revoke_command('regress_rights_user', 'rights_own', p, 'worker', 'mine') FROM unnest('{view,audit_view}'::text[]) p;
