@@ -394,6 +394,7 @@ BEGIN;
 UPDATE reconcile.audit_head SET sequence = 9223372036854775807 WHERE tenant_id = 'zeta';
 SELECT reconcile.audit_access('zeta', 'payload_view', 'failure', 'f', 'no place') IS NOT NULL AS answered;
 COMMIT;
+\echo :SQLSTATE
 BEGIN;
 UPDATE reconcile.audit_head SET sequence = 0 WHERE tenant_id = 'zeta';
 SELECT outcome FROM reconcile.accept_command('zeta', 'k4', 'drain', 'worker', 'w1', 'no place');
