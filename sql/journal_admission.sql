@@ -66,7 +66,7 @@ SELECT a AS but_for, outcome, concat_ws(' ', command_id, status, failure, desire
   FROM unnest(ARRAY['{"actor": "kim"}', '{"authentication_method": "token"}', '{"reason": "deploy "}', '{"action": "terminate"}', '{"capability": "draining"}',
                     '{"action": "pause", "target_kind": "worker_group"}', '{"target_name": "w2"}', '{"confirmed": true}', '{"deadline_in": "29.999 s"}', '{"expected_revision": 0}', '{"expected_revision": 1}',
                     '{"action": "scale", "target_kind": "workload", "options": {"scale": {"replicas": 1}}}']::jsonb[]) a,
-       accept('{"tenant_id": "adm", "idempotency_key": "k1", "target_name": "w1", "reason": "deploy"}' || a);
+       accept('{"tenant_id": "adm", "idempotency_key": "k1", "target_name": "w1", "reason": "deploy", "deadline_in": "30 s"}' || a);
 -- options: there or not, and each of its values
 SELECT o AS options, outcome FROM unnest(ARRAY['{"scale": {"replicas": 3}}', '{"scale": {"replicas": 20}}']::jsonb[]) o,
     reconcile.accept_command('adm', 'k2', 'scale', 'workload', 'web', 'night', o, true, '1 min', NULL, 'kim', 'token', 'scaling');
@@ -103,19 +103,20 @@ DROP FUNCTION part(text), part(bigint);
 -- While it runs, and after: a replay tells where it stands (K86)
 --
 SET ROLE journal_admission_clerk;
-SELECT command_id, claim_token FROM reconcile.claim_commands('d', '{drain}') \gset
-SELECT outcome, status FROM reconcile.accept_command('adm', 'k1', 'drain', 'worker', 'w1', 'deploy');
+SELECT outcome, status FROM reconcile.accept_command('adm', 'k0', 'terminate', 'worker', 'w0', 'deploy', deadline_in => '5 min');
+SELECT command_id, claim_token FROM reconcile.claim_commands('d', '{terminate}') \gset
+SELECT outcome, status FROM reconcile.accept_command('adm', 'k0', 'terminate', 'worker', 'w0', 'deploy', deadline_in => '5 min');
 SELECT reconcile.complete_command('adm', :'command_id', :'claim_token', 'failed', 'no_such_worker');
-SELECT outcome, status, created, failure, desired_revision FROM reconcile.accept_command('adm', 'k1', 'drain', 'worker', 'w1', 'deploy');
-SELECT outcome FROM reconcile.accept_command('adm', 'k1', 'drain', 'worker', 'w1', 'another');
+SELECT outcome, status, created, failure, desired_revision FROM reconcile.accept_command('adm', 'k0', 'terminate', 'worker', 'w0', 'deploy', deadline_in => '5 min');
+SELECT outcome FROM reconcile.accept_command('adm', 'k0', 'terminate', 'worker', 'w0', 'another', deadline_in => '5 min');
 -- rights are asked each time: whoever lost them does not even learn what became of it
 RESET ROLE;
-SELECT reconcile.revoke_command('journal_admission_clerk', 'adm', 'drain');
+SELECT reconcile.revoke_command('journal_admission_clerk', 'adm', 'terminate');
 SET ROLE journal_admission_clerk;
-SELECT * FROM reconcile.accept_command('adm', 'k1', 'drain', 'worker', 'w1', 'deploy');
-SELECT * FROM reconcile.accept_command('adm', 'k1', 'drain', 'worker', 'w1', 'another');
+SELECT * FROM reconcile.accept_command('adm', 'k0', 'terminate', 'worker', 'w0', 'deploy', deadline_in => '5 min');
+SELECT * FROM reconcile.accept_command('adm', 'k0', 'terminate', 'worker', 'w0', 'another', deadline_in => '5 min');
 RESET ROLE;
-SELECT reconcile.grant_command('journal_admission_clerk', 'adm', 'drain');
+SELECT reconcile.grant_command('journal_admission_clerk', 'adm', 'terminate');
 
 --
 -- Denied: told, and noted where the tenant is known; a stranger writes no text of his into its audit
@@ -204,7 +205,8 @@ COMMIT;
 DROP VIEW admission_first;
 DROP TABLE admission_call;
 DROP FUNCTION stored;
-SELECT forget_tenants('adm', 'adm_two');
+SELECT journal_forget('adm', 'adm_two');
 DROP OWNED BY journal_admission_clerk, journal_admission_other, journal_admission_stranger;
 DROP ROLE journal_admission_clerk, journal_admission_other, journal_admission_stranger;
-DROP FUNCTION accept, tried, command_args, text_of_bytes, forget_tenants, refusal;
+DROP FUNCTION accept, tried, command_args, text_of_bytes, journal_forget, journal_triggers, refusal;
+DROP TABLE journal_trigger;

@@ -41,7 +41,7 @@ SELECT outcome, status FROM reconcile.accept_command('acme', 'local', 'pause', '
 SELECT outcome, status, failure FROM reconcile.accept_command('acme', 'local_failed', 'pause', 'queue', 'audit_none', 'stop it');
 SELECT outcome, status, failure FROM reconcile.accept_command('acme', 'unavailable', 'audit_nowhere', 'worker', 'w1', 'cannot be');
 SELECT k, outcome, status FROM unnest('{dispatched,acknowledged,succeeded,failed,unknown}'::text[]) k,
-       reconcile.accept_command('acme', k, 'bulk_retry', 'failure', 'f1', 'again', '{"selection": {"limit": 7, "sqlstate": "AP001"}}', true, capability => 'retries');
+       reconcile.accept_command('acme', k, 'bulk_retry', 'failure', 'f1', 'again', '{"selection": {"limit": 7, "sqlstate": "AP001"}}', true, deadline_in => '5 min', capability => 'retries');
 SELECT reconcile.cancel_command('acme', command_id, 'not after all') FROM (SELECT * FROM reconcile.accept_command('acme', 'canceled', 'drain', 'worker', 'w1', 'is to stop, too')) c;
 RESET ROLE;
 
@@ -394,6 +394,7 @@ BEGIN;
 UPDATE reconcile.audit_head SET sequence = 9223372036854775807 WHERE tenant_id = 'zeta';
 SELECT reconcile.audit_access('zeta', 'payload_view', 'failure', 'f', 'no place') IS NOT NULL AS answered;
 COMMIT;
+\echo :SQLSTATE
 BEGIN;
 UPDATE reconcile.audit_head SET sequence = 0 WHERE tenant_id = 'zeta';
 SELECT outcome FROM reconcile.accept_command('zeta', 'k4', 'drain', 'worker', 'w1', 'no place');

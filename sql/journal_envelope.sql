@@ -166,4 +166,5 @@ DELETE FROM reconcile.command_action WHERE action = 'journal_envelope_any';
 REVOKE EXECUTE ON :accept_command FROM journal_envelope_stranger;
 DROP TABLE envelope_full, envelope_break, envelope_bound, envelope_option, envelope_space;
 DROP ROLE journal_envelope_stranger;
-DROP FUNCTION is_refused, envelope_with, tried_with, accept, tried, command_args, text_of_bytes, forget_tenants;
+DROP FUNCTION is_refused, envelope_with, tried_with, accept, tried, command_args, text_of_bytes, journal_forget, journal_triggers;
+DROP TABLE journal_trigger;

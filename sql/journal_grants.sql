@@ -210,7 +210,7 @@ SELECT signature, owner_name FROM reconcile.command_authorizer;
 -- what it refuses is claimed by nobody, and stands before nothing
 SELECT reconcile.grant_command('regress_grants_b', 'grants', 'dispatch');
 SELECT reconcile.set_authorizer(NULL);
-SELECT outcome FROM unnest('{w2,w2,w3}'::text[]) WITH ORDINALITY n (name, n), reconcile.accept_command('grants', 'claim ' || n, 'drain', 'worker', name, 'why');
+SELECT outcome FROM unnest('{w2,w2,w3}'::text[]) WITH ORDINALITY n (name, n), reconcile.accept_command('grants', 'claim ' || n, 'drain', 'worker', name, 'why', deadline_in => '5 min');
 SELECT reconcile.set_authorizer('grants_app.notes');
 SET ROLE regress_grants_b;
 SELECT target_name FROM reconcile.claim_commands('hands', '{drain}', 1);

@@ -24,7 +24,7 @@ CREATE TABLE rights_app.thing AS SELECT t AS tenant, n AS name FROM unnest('{rig
 CREATE ROLE regress_rights_hands;
 SELECT count(reconcile.grant_command('regress_rights_hands', t, 'dispatch')) FROM unnest('{rights_own,rights_foreign}'::text[]) t;
 SELECT k, outcome, count(*) FROM rights_app.thing, unnest('{claimed,unsure}'::text[]) k,
-       reconcile.accept_command(tenant, k || name, 'drain', 'worker', name, 'why', command_id => k || '-' || name) GROUP BY 1, 2;
+       reconcile.accept_command(tenant, k || name, 'drain', 'worker', name, 'why', deadline_in => '5 min', command_id => k || '-' || name) GROUP BY 1, 2;
 SET ROLE regress_rights_hands;
 SELECT count(*) FROM reconcile.claim_commands('hands', NULL, 100, '1 h');
 RESET ROLE;
@@ -46,7 +46,7 @@ SELECT 'accept ' || a.action, a.kind, a.action, false,
                ('retry', 'failure', '{}'), ('bulk_retry', 'failure', '{"selection": {"limit": 1}}'), ('delete', 'failure', '{}'), ('purge', 'failure', '{}'),
                ('replay', 'failure', '{"replay": {"destination": "dest", "idempotency_policy": "reject_duplicate"}}'), ('scale', 'workload', '{"scale": {"replicas": 1}}')) a (action, kind, options);
 INSERT INTO rights_app.call VALUES
-('accept again', 'worker', 'drain', false, $$(SELECT outcome FROM reconcile.accept_command(T, 'pending' || N, 'drain', 'worker', N, 'why', deadline_in => '5 min', actor => 'postgres'))$$, 'replayed', 'denied'),
+('accept again', 'worker', 'drain', false, $$(SELECT outcome FROM reconcile.accept_command(T, 'pending' || N, 'drain', 'worker', N, 'why', deadline_in => '5 min', actor => session_user))$$, 'replayed', 'denied'),
 ('accept otherwise', 'worker', 'drain', false, $$(SELECT outcome FROM reconcile.accept_command(T, 'pending' || N, 'drain', 'worker', N, 'another reason'))$$, 'conflict', 'denied'),
 ('cancel', 'worker', 'drain', false, $$reconcile.cancel_command(T, 'pending-' || N, 'why')$$, 'canceled', 'not_found'),
 ('claim', 'worker', 'dispatch', false, $$(SELECT count(*) FROM reconcile.claim_commands('me', NULL, 100) c WHERE c.tenant_id = T AND target_name = N)$$, '1', '0'),
@@ -217,6 +217,10 @@ SELECT r.relation, bool_or(has_column_privilege('regress_rights_user', r.relatio
 SELECT rights_app.said('regress_rights_stranger', q, '', '-') FROM unnest('{(SELECT count(*) FROM reconcile.commands),(SELECT count(*) FROM reconcile.audit_events),(SELECT count(*) FROM reconcile.command)}'::text[]) q;
 SET ROLE regress_rights_stranger;
 EXPLAIN SELECT * FROM reconcile.commands;
+-- what can be commanded is for everybody, and by whose function for nobody
+SELECT action, target_kind, mode, confirm, desired_state, builtin FROM reconcile.command_action WHERE action = 'drain' ORDER BY 2;
+SELECT * FROM reconcile.command_action;
+\echo :SQLSTATE
 RESET ROLE;
 SELECT reconcile.revoke_command('regress_rights_user', t, p) FROM (VALUES ('rights_own', 'scale'), ('rights_elsewhere', 'scale')) v (t, p);
 SELECT reconcile.revoke_command('regress_rights_user', 'rights_own', p, 'worker', 'mine') FROM unnest('{view,audit_view}'::text[]) p;
@@ -286,11 +290,11 @@ ALTER FUNCTION rights_app.drain_as_group OWNER TO regress_rights_group;
 ALTER FUNCTION rights_app.drain_as_stranger OWNER TO regress_rights_stranger;
 CREATE TABLE rights_app.asker (n int GENERATED ALWAYS AS IDENTITY, what text, first text, session name, role name, path text, call text DEFAULT 'rights_app.drain()', expected text);
 INSERT INTO rights_app.asker (what, first, session, role, expected) VALUES
-('a superuser', '', 'postgres', 'none', 'accepted'),
+('a superuser', '', session_user, 'none', 'accepted'),
 ('the role', '', 'regress_rights_group', 'none', 'accepted'),
 ('a stranger', '', 'regress_rights_stranger', 'none', 'denied'),
-('a superuser who is the role now', '', 'postgres', 'regress_rights_group', 'accepted'),
-('a superuser who is a stranger now', '', 'postgres', 'regress_rights_stranger', 'denied'),
+('a superuser who is the role now', '', session_user, 'regress_rights_group', 'accepted'),
+('a superuser who is a stranger now', '', session_user, 'regress_rights_stranger', 'denied'),
 ('a member', 'GRANT regress_rights_group TO regress_rights_user', 'regress_rights_user', 'none', 'accepted'),
 ('a member of a member', 'GRANT regress_rights_group TO regress_rights_distant; GRANT regress_rights_distant TO regress_rights_user', 'regress_rights_user', 'none', 'accepted'),
 ('a member that does not inherit', 'ALTER ROLE regress_rights_user NOINHERIT; GRANT regress_rights_group TO regress_rights_user', 'regress_rights_user', 'none', 'denied'),
@@ -304,7 +308,7 @@ INSERT INTO rights_app.asker (what, first, session, role, expected) VALUES
 ('the member alone is denied', $$GRANT regress_rights_group TO regress_rights_user; SELECT reconcile.grant_command('regress_rights_user', 'rights_own', 'drain', effect => 'deny')$$, 'regress_rights_user', 'none', 'denied'),
 ('and steps into the group', $$GRANT regress_rights_group TO regress_rights_user; SELECT reconcile.grant_command('regress_rights_user', 'rights_own', 'drain', effect => 'deny')$$, 'regress_rights_user', 'regress_rights_group', 'denied'),
 ('denied by a group whose rights are not inherited', $$ALTER ROLE regress_rights_user NOINHERIT; GRANT regress_rights_distant TO regress_rights_user; SELECT reconcile.grant_command('regress_rights_user', 'rights_own', 'drain'); SELECT reconcile.grant_command('regress_rights_distant', 'rights_own', 'drain', effect => 'deny')$$, 'regress_rights_user', 'none', 'denied'),
-('a superuser is no member of who is denied', $$SELECT reconcile.grant_command('regress_rights_distant', 'rights_own', 'drain', effect => 'deny')$$, 'postgres', 'regress_rights_group', 'accepted'),
+('a superuser is no member of who is denied', $$SELECT reconcile.grant_command('regress_rights_distant', 'rights_own', 'drain', effect => 'deny')$$, session_user, 'regress_rights_group', 'accepted'),
 ('the role has another name', 'ALTER ROLE regress_rights_group RENAME TO regress_rights_renamed', 'regress_rights_renamed', 'none', 'denied'),
 ('another has its name', 'ALTER ROLE regress_rights_group RENAME TO regress_rights_renamed; ALTER ROLE regress_rights_stranger RENAME TO regress_rights_group', 'regress_rights_group', 'none', 'denied'),
 ('who was denied has another name', $$SELECT reconcile.grant_command('regress_rights_user', 'rights_own', 'drain', effect => 'deny'); ALTER ROLE regress_rights_user RENAME TO regress_rights_renamed; SELECT reconcile.grant_command('regress_rights_renamed', 'rights_own', 'drain')$$, 'regress_rights_renamed', 'none', 'denied'),

@@ -22,8 +22,15 @@ CREATE FUNCTION report(key text, status text, failure text DEFAULT NULL) RETURNS
     $$SELECT reconcile.complete_command('see', key, claim_token, status, failure) FROM sight_claim WHERE command_id = key$$;
 -- Returns when the time of the command is over
 CREATE PROCEDURE pass(key text) LANGUAGE plpgsql AS $$
+DECLARE
+    last timestamptz := clock_timestamp() + '5 min';
 BEGIN
-    WHILE EXISTS (SELECT FROM reconcile.command WHERE tenant_id = 'see' AND command_id = key AND coalesce(claim_expires_at, deadline) > clock_timestamp()) LOOP END LOOP;
+    WHILE EXISTS (SELECT FROM reconcile.command WHERE tenant_id = 'see' AND command_id = key AND coalesce(claim_expires_at, deadline) > clock_timestamp()) LOOP
+        IF clock_timestamp() > last THEN
+            RAISE 'the time of % is not over', key;
+        END IF;
+        PERFORM pg_sleep(0.01);
+    END LOOP;
 END $$;
 CREATE FUNCTION explained(key text, OUT status text, OUT reason text, OUT until text, OUT detail text, OUT hint text) LANGUAGE sql AS $$
     SELECT e.status, e.reason, CASE e.until WHEN c.deadline THEN 'its deadline' WHEN c.claim_expires_at THEN 'end of claim' ELSE e.until::text END,
@@ -114,7 +121,8 @@ DELETE FROM reconcile.command_action WHERE action = 'journal_sight_none';
 DROP TABLE sight_claim;
 DROP FUNCTION give, claim, report, explained;
 DROP PROCEDURE pass;
-SELECT forget_tenants('see');
+SELECT journal_forget('see');
 DROP OWNED BY journal_sight_dispatcher, journal_sight_reader;
 DROP ROLE journal_sight_dispatcher, journal_sight_reader;
-DROP FUNCTION accept, tried, command_args, text_of_bytes, forget_tenants, refusal;
+DROP FUNCTION accept, tried, command_args, text_of_bytes, journal_forget, journal_triggers, refusal;
+DROP TABLE journal_trigger;

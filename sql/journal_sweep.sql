@@ -64,22 +64,32 @@ SELECT reconcile.cancel_command('sw', 'halt', 'r'), reconcile.resolve_command('s
 --
 -- The bound
 --
--- Settles n due commands with a budget of b and counts the sweeps. The first "raising" of them, which are to
--- be canceled, cannot be: their target has no revision left. One of three of the others is claimed.
-CREATE TABLE run (n int, b int, raising int, start text, sweeps int, looped int);
-CREATE PROCEDURE run(n int, b int, raising int, start text) LANGUAGE plpgsql AS $$
+-- Settles n due commands with a budget of b and counts the sweeps. The first "raising" of them cannot be
+-- settled: those that are to be canceled because their target has no revision left, those that have lapsed
+-- because the audit of their tenant, of each another one, cannot go on. One of three of the others is claimed.
+CREATE TABLE run (n int, b int, raising int, how text, start text, sweeps int, looped int);
+CREATE PROCEDURE run(n int, b int, raising int, how text, start text) LANGUAGE plpgsql AS $$
 DECLARE
-    tenant text := concat_ws(' ', 'sw', n, b, raising, start);
+    tenant text := concat_ws(' ', 'sw', n, b, raising, how, start);
+    broken text[] := CASE how WHEN 'lapsed' THEN ARRAY(SELECT tenant || ' a' || i FROM generate_series(1, raising) i) END;
     again boolean;
     calls int := 0;
     looped int;
     sweeps int;
     left_over int;
 BEGIN
-    FOR i IN 1 .. raising LOOP
-        PERFORM journal_sweep.give(tenant, 'a' || i, 'drain');
-    END LOOP;
-    UPDATE reconcile.desired_state d SET revision = 9223372036854775807 WHERE d.tenant_id = tenant;
+    IF how = 'lapsed' THEN
+        PERFORM journal_sweep.give(t, 'a', deadline_in => '5 min') FROM unnest(broken) t;
+        COMMIT;
+        PERFORM journal_sweep.take('1 ms', ARRAY['retry']);
+        COMMIT;
+        UPDATE reconcile.audit_head h SET sequence = 9223372036854775807 WHERE h.tenant_id = ANY (broken);
+    ELSE
+        FOR i IN 1 .. raising LOOP
+            PERFORM journal_sweep.give(tenant, 'a' || i, 'drain');
+        END LOOP;
+        UPDATE reconcile.desired_state d SET revision = 9223372036854775807 WHERE d.tenant_id = tenant;
+    END IF;
     PERFORM journal_sweep.give(tenant, 'b' || g, 'retry', CASE WHEN g % 3 = 0 THEN interval '5 min' ELSE '1 ms' END)
        FROM generate_series(raising + 1, n) g;
     COMMIT;
@@ -87,22 +97,25 @@ BEGIN
     COMMIT;
     PERFORM pg_sleep(0.002);
     UPDATE reconcile.command_sweep_cursor SET tenant_id = '', command_id = '', at = CASE start WHEN 'beginning' THEN '-infinity' WHEN 'end' THEN now()
-        ELSE (SELECT o.at FROM (SELECT COALESCE(c.claim_expires_at, c.deadline) AS at FROM reconcile.command c WHERE c.tenant_id = tenant ORDER BY 1 OFFSET n / 2) o LIMIT 1) END;
+        ELSE (SELECT o.at FROM (SELECT COALESCE(c.claim_expires_at, c.deadline) AS at FROM reconcile.command c WHERE c.tenant_id = tenant OR c.tenant_id = ANY (broken) ORDER BY 1 OFFSET n / 2) o LIMIT 1) END;
     -- who goes on for as long as it says so comes to an end
     LOOP
         COMMIT;
         SELECT s.more INTO again FROM reconcile.sweep_commands(b) s;
         calls := calls + 1;
         IF sweeps IS NULL THEN
-            SELECT count(*) - raising INTO left_over FROM reconcile.command c WHERE c.tenant_id = tenant AND c.completed_at IS NULL;
+            SELECT count(*) - raising INTO left_over FROM reconcile.command c
+             WHERE (c.tenant_id = tenant OR c.tenant_id = ANY (broken)) AND c.completed_at IS NULL;
             sweeps := CASE WHEN left_over = 0 THEN calls END;
         END IF;
         looped := CASE WHEN again THEN NULL ELSE COALESCE(looped, calls) END;
         EXIT WHEN calls >= 100 OR sweeps IS NOT NULL AND looped IS NOT NULL;
     END LOOP;
-    INSERT INTO journal_sweep.run VALUES (n, b, raising, start, sweeps, looped);
+    INSERT INTO journal_sweep.run VALUES (n, b, raising, how, start, sweeps, looped);
     -- and when the cause is gone the rest is settled, too
     UPDATE reconcile.desired_state d SET revision = 1 WHERE d.tenant_id = tenant;
+    UPDATE reconcile.audit_head h SET sequence = (SELECT max(e.sequence) FROM reconcile.audit_event e WHERE e.tenant_id = h.tenant_id)
+     WHERE h.tenant_id = ANY (broken);
     COMMIT;
     PERFORM * FROM reconcile.sweep_commands();
 END $$;
@@ -110,15 +123,15 @@ DO $$
 DECLARE
     r record;
 BEGIN
-    FOR r IN SELECT n, b, raising, start
+    FOR r IN SELECT n, b, raising, how, start
                FROM unnest(ARRAY[1, 2, 4, 6, 9]) n, unnest(ARRAY[1, 2, 3, 9]) b, unnest(ARRAY['beginning', 'middle', 'end']) start,
-                    LATERAL (SELECT DISTINCT unnest(ARRAY[0, b, n])) x (raising)
-              WHERE raising <= n ORDER BY 1, 2, 3, 4 LOOP
-        CALL journal_sweep.run(r.n, r.b, r.raising, r.start);
+                    LATERAL (SELECT DISTINCT unnest(ARRAY[0, b, n])) x (raising), unnest(ARRAY['expired', 'lapsed']) how
+              WHERE raising <= n AND (raising > 0 OR how = 'expired') ORDER BY 1, 2, 3, 4, 5 LOOP
+        CALL journal_sweep.run(r.n, r.b, r.raising, r.how, r.start);
     END LOOP;
 END $$;
 SELECT * FROM run WHERE sweeps IS NULL OR looped IS NULL OR sweeps > CASE WHEN raising = n THEN 1 ELSE ceil(n::numeric / b) + 1 END;
-SELECT raising > 0 AS some_raise, start, count(*) AS cases FROM run GROUP BY 1, 2 ORDER BY 1, 2;
+SELECT CASE WHEN raising > 0 THEN how END AS raising, start, count(*) AS cases FROM run GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT DISTINCT status, failure FROM reconcile.commands WHERE tenant_id LIKE 'sw %' ORDER BY 1;
 SELECT count(*) FROM (SELECT DISTINCT tenant_id FROM reconcile.commands WHERE tenant_id LIKE 'sw %') t, reconcile.audit_verify(t.tenant_id) v WHERE v.outcome <> 'ok';
 

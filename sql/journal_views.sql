@@ -17,7 +17,7 @@ END $$;
 SELECT reconcile.grant_command('journal_views_ops', 'v', p) FROM unnest('{drain,view,audit_view,dispatch,resolve}'::text[]) p;
 SELECT reconcile.grant_command('journal_views_lee', 'w', 'drain', 'worker', 'w1', effect => 'deny');
 SELECT reconcile.grant_command('journal_views_lee', 'v', 'retention_configure');
-SELECT count(*) FROM generate_series(1, 3) i, reconcile.accept_command('v', 'k' || i, 'drain', 'worker', 'w' || i, 'why', command_id => 'c' || i);
+SELECT count(*) FROM generate_series(1, 3) i, reconcile.accept_command('v', 'k' || i, 'drain', 'worker', 'w' || i, 'why', deadline_in => '5 min', command_id => 'c' || i);
 -- events of no command, and what is known of all: whatever was there before, and whenever it was analyzed
 SELECT count(reconcile.audit_access('v', 'payload_view', 'failure', 'f', 'many')) FROM generate_series(1, 500);
 ANALYZE reconcile.audit_event;

@@ -106,3 +106,9 @@ SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod) AS not_dumpabl
 SELECT c.relname AS no_identity FROM pg_class c
  WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'r' AND c.relreplident <> 'f'
    AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary);
+
+-- Triggers of our own tables, and whether they fire: always (A), or not in every mode of replication (O, R), or never (D)
+SELECT t.tgname, t.tgrelid::regclass AS of_table, t.tgenabled
+  FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+ WHERE c.relnamespace = 'reconcile'::regnamespace AND NOT t.tgisinternal
+ ORDER BY c.relname COLLATE "C", t.tgname COLLATE "C";

@@ -2,7 +2,7 @@
 -- command that is good, which waits to be claimed.
 CREATE FUNCTION command_args(args jsonb) RETURNS jsonb LANGUAGE sql AS $$
     SELECT '{"tenant_id": "acme", "idempotency_key": "key", "action": "drain", "target_kind": "worker", "target_name": "w",
-             "reason": "why", "options": {}, "confirmed": false, "deadline_in": "30 s", "authentication_method": "internal"}' || args
+             "reason": "why", "options": {}, "confirmed": false, "deadline_in": "5 min", "authentication_method": "internal"}' || args
 $$;
 CREATE FUNCTION accept(args jsonb)
     RETURNS TABLE (outcome text, command_id text, status text, created boolean, failure text, desired_revision bigint)
@@ -28,17 +28,4 @@ END $$;
 -- A text of so many bytes, of characters as long as c as far as they fit.
 CREATE FUNCTION text_of_bytes(c text, bytes int) RETURNS text LANGUAGE sql AS
 'SELECT repeat(c, bytes / octet_length(c)) || repeat(''x'', bytes % octet_length(c))';
--- Deletes what is known of tenants, which else nobody can. For a superuser.
-CREATE FUNCTION forget_tenants(VARIADIC tenants text[]) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    relation text;
-    kept text;
-BEGIN
-    FOREACH relation IN ARRAY '{desired_intent,desired_state,observed_state,command_resolution,command,command_tombstone,command_retention,command_grant,audit_event,audit_head}'::text[] LOOP
-        EXECUTE format('ALTER TABLE reconcile.%I DISABLE TRIGGER USER', relation);
-        EXECUTE format('DELETE FROM reconcile.%I WHERE tenant_id = ANY ($1)', relation) USING tenants;
-        FOR kept IN SELECT tgname FROM pg_trigger WHERE tgrelid = ('reconcile.' || relation)::regclass AND tgfoid = 'reconcile.keep_row'::regproc LOOP
-            EXECUTE format('ALTER TABLE reconcile.%I ENABLE ALWAYS TRIGGER %I', relation, kept);
-        END LOOP;
-    END LOOP;
-END $$;
+\ir journal_forget.sql

@@ -32,7 +32,7 @@ CREATE FUNCTION reconcile.skip_row() RETURNS trigger
     LANGUAGE c SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_skip_row';
 COMMENT ON FUNCTION reconcile.skip_row() IS
-'Lets a row go that is there already.';
+'Trigger of our own table: lets a row go that is there already. 39P01 not called by such a trigger.';
 CREATE TRIGGER command_action_builtin BEFORE INSERT ON reconcile.command_action
     FOR EACH ROW WHEN (NEW.builtin) EXECUTE FUNCTION reconcile.skip_row();
 ALTER TABLE reconcile.command_action ENABLE REPLICA TRIGGER command_action_builtin;

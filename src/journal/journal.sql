@@ -5,7 +5,7 @@ CREATE FUNCTION reconcile.keep_row() RETURNS trigger
     LANGUAGE c SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_keep_row';
 COMMENT ON FUNCTION reconcile.keep_row() IS
-'Refuses to change or delete what is final: 55000.';
+'Trigger of our own tables: refuses to change or delete what is final. 55000 it is; 39P01 not called by such a trigger.';
 
 CREATE TRIGGER command_final BEFORE UPDATE OR DELETE ON reconcile.command
     FOR EACH ROW WHEN (OLD.completed_at IS NOT NULL) EXECUTE FUNCTION reconcile.keep_row();

@@ -105,6 +105,7 @@ my %function = (
 	capability_functions => ['nobody'],
 	json_merge_patch => ['PUBLIC'],
 	rows_changed => ['nobody'],
+	grants_changed => ['nobody'],
 	watch_trigger => ['nobody'],
 	watch_ddl => ['nobody'],
 	watch_triggers => ['nobody'],

@@ -16,9 +16,9 @@ my $where = $node;
 sub give
 {
 	my ($key, $action, %option) = @_;
-	my %args = (kind => 'worker', name => 'w', more => '', %option);
+	my %args = (kind => 'worker', name => 'w', more => '', deadline => '5 min', %option);
 
-	return "SELECT outcome || coalesce(' ' || status, '') FROM reconcile.accept_command('acme secret', '$key', '$action', '$args{kind}', '$args{name}', 'why' $args{more})";
+	return "SELECT outcome || coalesce(' ' || status, '') FROM reconcile.accept_command('acme secret', '$key', '$action', '$args{kind}', '$args{name}', 'why' $args{more}, deadline_in => '$args{deadline}')";
 }
 
 # counted(WHERE): what has come to how many commands, as "action outcome n", in the order of names.
@@ -55,7 +55,7 @@ is(counted(), 'drain accepted 1, drain acknowledged 1, drain conflict 1, drain d
 sql($where, give('k3', 'terminate', more => ", command_id => 'c3'"));
 is(sql($where, give('k4', 'drain')), 'illegal_transition', 'what must not follow');
 sql($where, "SELECT reconcile.cancel_command('acme secret', 'c3', 'no')");
-sql($where, give('k5', 'scale', kind => 'workload', more => q{, '{"scale": {"replicas": 1}}', deadline_in => '1 ms', command_id => 'c5'}));
+sql($where, give('k5', 'scale', kind => 'workload', deadline => '1 ms', more => q{, '{"scale": {"replicas": 1}}', command_id => 'c5'}));
 wait_for($where, q{SELECT deadline < clock_timestamp() FROM reconcile.command WHERE command_id = 'c5'}, 'nobody claims it');
 sql($where, 'SELECT * FROM reconcile.sweep_commands()');
 sql($where, give('k6', 'delete', kind => 'failure', more => ", command_id => 'c6'"));

@@ -40,8 +40,8 @@ note 'counters';
 
 is(sql($node, q{SELECT count(*) FROM reconcile.metrics() WHERE name = 'reconcile_commands_total'}), 0, 'of what nobody commands there is no sample');
 sql($node, q{
-	SELECT outcome FROM reconcile.accept_command('t', 'k1', 'drain', 'worker', 'w', 'why', command_id => 'c1');
-	SELECT outcome FROM reconcile.accept_command('t', 'k1', 'drain', 'worker', 'w', 'why');
+	SELECT outcome FROM reconcile.accept_command('t', 'k1', 'drain', 'worker', 'w', 'why', deadline_in => '5 min', command_id => 'c1');
+	SELECT outcome FROM reconcile.accept_command('t', 'k1', 'drain', 'worker', 'w', 'why', deadline_in => '5 min');
 	SELECT outcome FROM reconcile.accept_command('t', 'k1', 'drain', 'worker', 'w', 'another');
 	SELECT outcome FROM reconcile.accept_command('u', 'k1', 'retire', 'region', 'r', 'why', command_id => 'c1');
 	BEGIN; SELECT outcome FROM reconcile.accept_command('t', 'k2', 'drain', 'worker', 'w', 'why'); ROLLBACK;
