@@ -1,5 +1,6 @@
 # The examples of doc/reference.md, as they stand there: each runs in a fresh
-# copy of one database, and does what the text says.
+# copy of one database, and does what the text says. All functions are in it, and
+# the functions that doc/internals.md has broken are where it says.
 
 use strict;
 use warnings;
@@ -156,12 +157,14 @@ my %example = (
 # ----------------------------------------------------------------------
 note 'the text';
 
+my $reference = slurp_file("$ENV{RECONCILE_SOURCE}/doc/reference.md");
+
 # [heading, line, SQL] of each block
 my @blocks;
 {
 	my ($heading, $line, $block) = ('', 0);
 
-	foreach my $text (split /\n/, slurp_file("$ENV{RECONCILE_SOURCE}/doc/reference.md"))
+	foreach my $text (split /\n/, $reference)
 	{
 		$line++;
 		if (defined $block)
@@ -187,6 +190,45 @@ my @offered = split /\n/, sql($world, q{
 	SELECT c.relname FROM pg_class c
 	 WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')});
 is(join(', ', sort grep { $examples !~ /\breconcile\.$_\b/ } @offered), '', 'each function and each view is in an example');
+
+# Triggers' functions, which nobody calls, are where all parts are named, with what their caller is told.
+my ($errors) = $reference =~ /^(\| `39P01`, .*)$/m;
+my ($parts) = $reference =~ /^## Parts that are not for calling\n(.*?)^## /ms;
+foreach my $function (split /\n/, sql($world, q{
+	SELECT p.proname FROM pg_proc p
+	 WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prorettype IN ('trigger'::regtype, 'event_trigger'::regtype) ORDER BY 1}))
+{
+	like($errors, qr/`$function`/, "$function is among those that are not called otherwise");
+	like($parts, qr/`$function\(\)`/, "$function is among the parts");
+}
+
+# ----------------------------------------------------------------------
+note 'what was broken';
+
+# `name`, ... (`file`) in the rows of the table
+{
+	my ($table) = slurp_file("$ENV{RECONCILE_SOURCE}/doc/internals.md") =~ /^### What fails when the code is broken\n(.*?)^##/ms;
+	my (%text, @gone);
+	my $names = 0;
+
+	foreach my $row (grep { /^\|/ } split /\n/, $table)
+	{
+		while ($row =~ /(.*?)\(`([\w\/]+\.\w+)`\)/g)
+		{
+			my ($before, $file) = ($1, $2);
+			my $path = "$ENV{RECONCILE_SOURCE}/src/$file";
+
+			$text{$file} //= -f $path ? slurp_file($path) : '';
+			foreach my $name ($before =~ /`(\w+)`/g)
+			{
+				$names++;
+				push @gone, "$name ($file)" if $text{$file} !~ /\b(?:reconcile_)?$name\b/;
+			}
+		}
+	}
+	is(join(', ', @gone), '', 'is in the file that is named');
+	cmp_ok($names, '>', 300, 'of all of the table');
+}
 
 # ----------------------------------------------------------------------
 note 'the examples';

@@ -1,6 +1,7 @@
 # What becomes of commands is counted by action and outcome, once it has committed, and
-# of tenants nothing is told; health says what nobody settles. Without preload commands
-# work as well, and nothing is counted; and in databases of other encodings.
+# of tenants nothing is told; health says what nobody settles or resolves, and a gauge
+# what is overdue. Without preload commands work as well, and nothing is counted; and in
+# databases of other encodings.
 
 use strict;
 use warnings;
@@ -41,9 +42,11 @@ sub claim
 # ----------------------------------------------------------------------
 note 'each outcome';
 
-is(counted(), '', 'nothing has happened, and nothing is shown');
+my $samples = q{SELECT count(*), count(*) FILTER (WHERE value = 0) FROM reconcile.metrics() WHERE name = 'reconcile_commands_total'};
+is(sql($where, $samples), '0|0', 'of what nobody commands there is no sample');
 sql($where, give('k1', 'drain', more => ", command_id => 'c1'"));
 is(counted(), 'drain accepted 1', 'one is accepted');
+is(sql($where, $samples), '18|17', 'of its action there are all outcomes, to rise from 0');
 is(sql($where, give('k1', 'drain') . ';' . give('k1', 'drain', name => 'other')), "replayed pending\nconflict", 'the same again, and another under its key');
 sql($where, give('k2', 'drain', more => ', expected_revision => 7'));
 is(counted(), 'drain accepted 1, drain conflict 1, drain replayed 1, drain stale_revision 1', 'are counted each');
@@ -111,9 +114,11 @@ unlike(counted(), qr/resume/, 'which are not those of the first');
 note 'who is told';
 
 sql($where, q{CREATE ROLE watcher; SELECT reconcile.grant_access('watcher', 'observe', 'one_loop')});
-is(sql($where, q{SET ROLE watcher; SELECT count(*) FROM reconcile.metrics() WHERE name = 'reconcile_commands_total'}), 0, 'who may observe a loop is not told of all tenants');
+my $told = q{SET ROLE watcher; SELECT least(count(*) FILTER (WHERE name = 'reconcile_commands_total'), 10), count(*) FILTER (WHERE name = 'reconcile_commands_overdue')
+	FROM reconcile.metrics() WHERE name LIKE 'reconcile_commands%'};
+is(sql($where, $told), '0|0', 'who may observe a loop is not told of all tenants');
 sql($where, q{SELECT reconcile.grant_access('watcher', 'observe')});
-cmp_ok(sql($where, q{SET ROLE watcher; SELECT count(*) FROM reconcile.metrics() WHERE name = 'reconcile_commands_total'}), '>', 10, 'who may observe all is');
+is(sql($where, $told), '10|1', 'who may observe all is');
 
 # finding(WHERE, ROLE): the rows of the check.
 sub finding
@@ -122,21 +127,31 @@ sub finding
 	return sql($at, ($role ? "SET ROLE $role;" : '') . q{SELECT status || ': ' || detail FROM reconcile.health WHERE check_name = 'commands' ORDER BY 1});
 }
 
+# is_found(WHERE, OVERDUE, FINDING, NAME): what health says, and the gauge.
+sub is_found
+{
+	my ($at, $overdue, $finding, $name) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(finding($at) . '; ' . sql($at, q{SELECT value FROM reconcile.metrics() WHERE name = 'reconcile_commands_overdue'}), "$finding; $overdue", $name);
+	return;
+}
+
 sub health_of_commands
 {
 	my ($at) = @_;
 
-	is(finding($at), 'ok: no command is overdue, and none is unknown', 'nothing is wrong with commands');
+	is_found($at, 0, 'ok: no command is overdue, and none is unknown', 'nothing is wrong with commands');
 	sql($at, give("h$_", 'drain', name => "h$_", more => ", command_id => 'h$_'")) for 1 .. 3;
-	sql($at, q{UPDATE reconcile.command SET deadline = clock_timestamp() - interval '50 s' WHERE command_id = 'h1'});
-	is(finding($at), 'ok: no command is overdue, and none is unknown', 'nor with one that the next sweep finds');
-	sql($at, q{UPDATE reconcile.command SET deadline = deadline - interval '1 h' WHERE command_id IN ('h1', 'h2')});
-	sql($at, q{UPDATE reconcile.command SET status = 'dispatched', claim_token = 't', dispatched_at = now(), claimant = 'd', claim_xid = '3', claim_expires_at = now() - interval '1 h' WHERE command_id = 'h3'});
-	is(finding($at), 'warn: the time of 3 commands has been over for a minute, and nothing has settled them', 'with those that none has settled there is');
+	sql($at, q{UPDATE reconcile.command SET deadline = clock_timestamp() - interval '30 s' WHERE command_id = 'h1'});
+	is_found($at, 0, 'ok: no command is overdue, and none is unknown', 'nor with one that the next sweep finds');
+	sql($at, q{UPDATE reconcile.command SET deadline = clock_timestamp() - interval '61 s' WHERE command_id IN ('h1', 'h2')});
+	sql($at, q{UPDATE reconcile.command SET status = 'dispatched', claim_token = 't', dispatched_at = now(), claimant = 'd', claim_xid = '3', claim_expires_at = now() - interval '61 s' WHERE command_id = 'h3'});
+	is_found($at, 3, 'warn: the time of 3 commands has been over for a minute, and nothing has settled them', 'with those that none has settled there is');
 	sql($at, 'SELECT * FROM reconcile.sweep_commands()');
-	is(finding($at), 'warn: the outcome of 1 commands is unknown, and nobody has resolved them', 'of which one is unknown');
+	is_found($at, 0, 'warn: the outcome of 1 commands is unknown, and nobody has resolved them', 'of which one is unknown');
 	sql($at, q{SELECT reconcile.resolve_command('acme secret', 'h3', 'not_executed', '{"a": 1}', 'seen')});
-	is(finding($at), 'ok: no command is overdue, and none is unknown', 'until somebody says what became of it');
+	is_found($at, 0, 'ok: no command is overdue, and none is unknown', 'until somebody says what became of it');
 	return;
 }
 health_of_commands($where);

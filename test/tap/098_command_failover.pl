@@ -90,7 +90,7 @@ $open->query_safe(q{BEGIN; SELECT reconcile.accept_command('acme', 'open', 'drai
 accept_as($primary, 'giver', 'after', 'drain', 'worker', 'after');
 $primary->wait_for_catchup($standby);
 is(sql($standby, q{SELECT state FROM reconcile.desired_states WHERE target_name = 'after'}), 'draining', 'a change has come');
-is((poll($standby, $position))[1], '', 'a poller there is not shown it, as one before it may come');
+is((poll_now($standby, $position))[1], '', 'a poller there is not shown it, as one before it may come');
 $open->query_safe('COMMIT');
 $open->quit;
 $primary->wait_for_catchup($standby);

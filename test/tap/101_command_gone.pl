@@ -89,7 +89,7 @@ is(sql($node, q{SELECT count(*) FROM pg_namespace WHERE nspname = 'reconcile'}),
 sql($node, 'CREATE EXTENSION reconcile');
 is(sql($node, $count), '0|0', 'created again it knows of none');
 sql($node, 'BEGIN; ' . give('old') . '; DROP EXTENSION reconcile; CREATE EXTENSION reconcile; ' . give('new') . '; COMMIT');
-is(sql($node, q{SELECT string_agg(idempotency_key, ' ') FROM reconcile.audit_event}), 'new', 'created anew in that transaction it has what was commanded since');
+is(sql($node, q{SELECT string_agg(concat_ws(' ', sequence, event, idempotency_key), ', ') FROM reconcile.audit_event}), '1 accepted new', 'created anew in that transaction it has what was commanded since');
 is(verified($node, 'own'), 'ok', 'in a chain of its own');
 
 # ----------------------------------------------------------------------
@@ -101,6 +101,8 @@ is($user->query_safe('SET ROLE giver; ' . give('by grant')), 'accepted', 'a sess
 sql($node, 'DROP EXTENSION reconcile; CREATE EXTENSION reconcile');
 like($user->query('\set VERBOSITY verbose' . "\n" . give('by grant')) . $user->{stderr}, qr/42501/, 'after it was created anew the grants of before are gone');
 $user->{stderr} = '';
+sql($node, 'GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reconcile TO giver');
+is($user->query_safe(give('by grant')), 'denied', 'who may call the functions may still do nothing');
 sql($node, q{SELECT reconcile.grant_command('giver', 'own', p) FROM unnest('{drain,view}'::text[]) p});
 is($user->query_safe(give('by grant')), 'accepted', 'and new ones count, for a key that is free again');
 

@@ -1,7 +1,5 @@
 # Tenants, and what takes a server of its own: nothing of them is in the log; an
-# authorizer that takes too long; a chain that is held; the extension is dropped
-# while events wait for their places; rights on all reconciler ids; EXECUTE is
-# not the right to a tenant.
+# authorizer that takes too long; a chain that is held; rights on all reconciler ids.
 
 use strict;
 use warnings;
@@ -85,32 +83,5 @@ is(sql($node, q{SELECT outcome FROM reconcile.accept_command('another', 'k', 'dr
 $pruner->query_safe('COMMIT');
 $pruner->quit;
 is(sql($node, q{SELECT outcome FROM reconcile.audit_verify('acme')}), 'ok', 'and this one, behind what was pruned');
-
-# ----------------------------------------------------------------------
-note 'events of an install that is dropped in their transaction go with it';
-
-sql($node, q{CREATE DATABASE twice});
-my $twice = [ $node, 'twice' ];
-sql($twice, q{CREATE EXTENSION reconcile});
-sql($twice, q{BEGIN; SELECT outcome FROM reconcile.accept_command('acme', 'k', 'drain', 'worker', 'w', 'why'); DROP EXTENSION reconcile; COMMIT});
-is(sql($twice, q{SELECT count(*) FROM pg_namespace WHERE nspname = 'reconcile'}), '0', 'dropped');
-sql($twice, q{CREATE EXTENSION reconcile});
-sql($twice, q{
-	BEGIN;
-	SELECT outcome FROM reconcile.accept_command('acme', 'k', 'drain', 'worker', 'w', 'why');
-	DROP EXTENSION reconcile;
-	CREATE EXTENSION reconcile;
-	SELECT outcome FROM reconcile.accept_command('acme', 'l', 'drain', 'worker', 'w', 'why');
-	COMMIT;
-});
-is(sql($twice, q{SELECT string_agg(sequence || ' ' || event || ' ' || idempotency_key, ', ') FROM reconcile.audit_event}), '1 accepted l', 'made anew: it has its own alone');
-is(sql($twice, q{SELECT outcome FROM reconcile.audit_verify('acme')}), 'ok', 'in a chain that is whole');
-# what is kept of rights was that of another install
-sql($twice, q{SELECT reconcile.grant_command('giver', 'acme', 'drain')});
-my $session = $node->background_psql('twice');
-is($session->query_safe(q{SET ROLE giver; SELECT outcome FROM reconcile.accept_command('acme', 'm', 'drain', 'worker', 'w', 'why')}), 'accepted', 'a right in this one');
-sql($twice, q{DROP EXTENSION reconcile; CREATE EXTENSION reconcile; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA reconcile TO giver});
-is($session->query_safe(q{SELECT outcome FROM reconcile.accept_command('acme', 'm', 'drain', 'worker', 'w', 'why')}), 'denied', 'is none in the next');
-$session->quit;
 
 finish();

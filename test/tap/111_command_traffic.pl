@@ -10,7 +10,7 @@ use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
 
-my $seconds = 2;
+my $transactions = 1600;
 my $node = new_node('traffic', conf => "max_worker_processes = 16\nmax_connections = 60\n");
 
 sql($node, q{
@@ -40,8 +40,9 @@ sql($node, q{
 		END IF;
 	END $$;
 
-	-- claims, and reports in another transaction: at once, or too late, twice, or not at all
-	CREATE PROCEDURE work() LANGUAGE plpgsql AS $$
+	-- claims, and reports in another transaction: at once, or too late, twice, or not at all;
+	-- or each step for sure, to an unknown end
+	CREATE PROCEDURE work(sure boolean DEFAULT false) LANGUAGE plpgsql AS $$
 	DECLARE
 		ids text[];
 		tenants text[];
@@ -52,17 +53,17 @@ sql($node, q{
 	BEGIN
 		WITH k AS (
 			INSERT INTO given_out SELECT k.command_id, k.tenant_id, k.claim_token
-			  FROM reconcile.claim_commands('w', NULL, 1 + (random() * 3)::int, CASE WHEN random() < 0.3 THEN interval '2 ms' ELSE '1 s' END) k
+			  FROM reconcile.claim_commands('w', NULL, 1 + (random() * 3)::int, CASE WHEN sure THEN '5 min' WHEN random() < 0.3 THEN interval '2 ms' ELSE '1 s' END) k
 			RETURNING *)
 		SELECT array_agg(k.command_id), array_agg(k.tenant), array_agg(k.token) INTO ids, tenants, tokens FROM k;
 		COMMIT;
 		FOR i IN 1 .. COALESCE(cardinality(ids), 0) LOOP
-			IF random() < 0.3 THEN
+			IF sure OR random() < 0.3 THEN
 				INSERT INTO answer SELECT 'acknowledge', reconcile.acknowledge_command(tenants[i], ids[i], tokens[i], 'w', '1.0');
 				COMMIT;
 			END IF;
-			CONTINUE WHEN random() < 0.1;
-			end_status := (ARRAY['succeeded', 'succeeded', 'failed', 'unsupported', 'timed_out', 'partial', 'unknown'])[1 + (random() * 6)::int];
+			CONTINUE WHEN NOT sure AND random() < 0.1;
+			end_status := CASE WHEN sure THEN 'unknown' ELSE (ARRAY['succeeded', 'succeeded', 'failed', 'unsupported', 'timed_out', 'partial', 'unknown'])[1 + (random() * 6)::int] END;
 			worker_at := now() + (random() - 0.5) * interval '1 h';
 			FOR n IN 1 .. 2 LOOP
 				got := reconcile.complete_command(tenants[i], ids[i], tokens[i], end_status, CASE WHEN end_status <> 'succeeded' THEN 'no' END,
@@ -95,7 +96,7 @@ sql($node, q{
 	-- a whole chain at any moment, and a poller who passes over nothing that has committed
 	CREATE PROCEDURE read() LANGUAGE sql AS $$
 		INSERT INTO answer SELECT 'verify', v.outcome FROM reconcile.audit_verify('t') v;
-		INSERT INTO answer SELECT 'poll', 'states' FROM reconcile.desired_states_since('t') LIMIT 1 $$;
+		INSERT INTO answer SELECT 'poll', CASE WHEN count(*) > 0 THEN 'states' ELSE 'nothing' END FROM reconcile.desired_states_since('t') $$;
 
 	SELECT reconcile.set_command_retention('t', '1 h');
 	-- shorter than anybody could wait for
@@ -123,14 +124,19 @@ my %answers = (
 	sweep => 'nothing, settled',
 	prune => 'pruned',
 	verify => 'ok',
-	poll => 'states');
+	poll => 'nothing, states');
+
+# each step once, with something there for it
+sql($node, $_) for (
+	q{INSERT INTO answer SELECT 'give', outcome FROM reconcile.accept_command('t', 'sure', 'drain', 'worker', 'sure', 'test', deadline_in => '5 min')},
+	'CALL work(true)', map { "CALL $_()" } qw(give_all cancel resolve sweep prune read));
 
 for my $clients (2, 8, 16)
 {
 	my ($out, $err) = ('', '');
 	my $ran = IPC::Run::run(
 		[
-			'pgbench', '--no-vacuum', "--client=$clients", '--jobs=2', "--time=$seconds", @scripts,
+			'pgbench', '--no-vacuum', "--client=$clients", '--jobs=2', '--transactions=' . $transactions / $clients, @scripts,
 			'--host=' . $node->host, '--port=' . $node->port, 'postgres'
 		],
 		'<' => \undef, '>' => \$out, '2>' => \$err);

@@ -20,7 +20,7 @@ use Exporter 'import';
 use LoopTest;
 use Test::More;
 
-our @EXPORT = qw(make_journal_roles make_journal journal_rows journal_triggers kept_head verified accept_as replays poll polled);
+our @EXPORT = qw(make_journal_roles make_journal journal_rows journal_triggers kept_head verified accept_as replays poll poll_now polled);
 
 # The roles that make_journal() needs, in a cluster: who gives commands, who carries
 # them out, who is kept from some, and whose functions are called.
@@ -205,9 +205,19 @@ sub replays
 	return;
 }
 
-# poll(WHERE, [AFTER], [MAX]): a page of what is behind the position: the position of its
-# last row, and "name state revision, ...".
-sub poll
+# Whatever has a transaction id in the cluster, an autovacuum, too, holds back the changes
+# since it began: until nothing holds one back.
+sub _wait_shown
+{
+	my ($where) = @_;
+	wait_for($where, q{NOT EXISTS (SELECT FROM reconcile.desired_state d, reconcile.incarnation() i
+		WHERE d.change_floor >= i.epoch_floor AND d.change_xid >= pg_snapshot_xmin(pg_current_snapshot()))}, 'no change is held back');
+	return;
+}
+
+# poll_now(WHERE, [AFTER], [MAX]): a page of what is behind the position, as far as it is
+# shown at this moment: the position of its last row, and "name state revision, ...".
+sub poll_now
 {
 	my ($where, $after, $max) = @_;
 	my @rows = split /\n/, sql($where, q{SELECT "position", concat_ws(' ', target_name, coalesce(state, 'none'), revision)
@@ -218,15 +228,25 @@ sub poll
 	return ($position, join(', ', @rows));
 }
 
+# poll(WHERE, [AFTER], [MAX]): the same, when all that has committed is shown.
+sub poll
+{
+	my ($where, $after, $max) = @_;
+
+	_wait_shown($where);
+	return poll_now($where, $after, $max);
+}
+
 # polled(WHERE, AFTER): the same, by pages of two rows.
 sub polled
 {
 	my ($where, $after) = @_;
 	my ($all, $rows) = ('', '');
 
+	_wait_shown($where);
 	do
 	{
-		($after, $rows) = poll($where, $after, 2);
+		($after, $rows) = poll_now($where, $after, 2);
 		$all .= ($all ne '' && $rows ne '' ? ', ' : '') . $rows;
 	} while ($rows =~ /,/);
 	return $all;
