@@ -5,6 +5,8 @@
 import { createServer } from 'node:http';
 import pg from 'pg';
 
+const TIMEOUT = 1000 * Number(process.env.API_TIMEOUT ?? 5);
+
 // A token is a tenant's, and so is the role that its pool connects as: whatever
 // a request or a mistake here says, the database admits nothing for another.
 const tenants = new Map(['acme', 'globex'].map((name) => [`Bearer token-${name}`, { name, pool: pool(`api_${name}`) }]));
@@ -13,7 +15,7 @@ const ANSWERS = { accepted: 202, replayed: 202, denied: 403, conflict: 409, key_
 const BODY_MAX = 10_000;
 
 function pool(user) {
-  const made = new pg.Pool({ user, max: 5, connectionTimeoutMillis: 2000, query_timeout: 5000 });
+  const made = new pg.Pool({ user, max: 5, connectionTimeoutMillis: TIMEOUT, query_timeout: TIMEOUT });
   // of a connection that nobody is using: the next query makes another
   made.on('error', (error) => console.error(`idle connection lost: ${error.message}`));
   return made;
@@ -96,4 +98,5 @@ for (const signal of ['SIGTERM', 'SIGINT']) {
     server.closeIdleConnections();
   });
 }
-server.listen(Number(process.env.API_PORT ?? 8080), '127.0.0.1');
+// a port, or the path of a socket
+server.listen(process.env.API_PORT ?? 8080, '127.0.0.1');

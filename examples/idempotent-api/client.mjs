@@ -1,6 +1,7 @@
 // client.mjs FIRST LAST: charges the invoices FIRST to LAST, eight at a time, and
 // says what became of each. It may be killed and started again at any time: the
 // key is made of the invoice, so a retry of tomorrow is the same as one of now.
+// On SIGTERM it begins no more, and ends with those in hand.
 
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -47,9 +48,12 @@ async function charge(number) {
 
 const counts = {};
 let next = first;
+let stopping = false;
+
+process.once('SIGTERM', () => { stopping = true; });
 
 async function chargeSome() {
-  while (next <= last) {
+  while (!stopping && next <= last) {
     const number = next++;
     const became = await charge(number);
     counts[became] = (counts[became] ?? 0) + 1;

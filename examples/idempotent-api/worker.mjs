@@ -68,6 +68,7 @@ async function report({ tenant_id: tenant, command_id: id, claim_token: token },
   }
 }
 
+console.log(`worker ${WORKER}`);
 while (!stopping.signal.aborted) {
   let command;
   try {

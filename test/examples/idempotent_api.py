@@ -6,12 +6,12 @@ clients go on.
 """
 
 import atexit
+import contextlib
 import http.client
 import json
 import os
 import signal
 import socket
-import subprocess
 import tempfile
 import threading
 
@@ -20,16 +20,18 @@ import psycopg
 import kit
 import proxy
 
-ACME, GLOBEX = 120, 20                  # charges
 FOLDER = f"{kit.EXAMPLES}/idempotent-api"
-LEDGER = f"{tempfile.mkdtemp(prefix='l')}/ledger"
+OURS = tempfile.mkdtemp(prefix="i")
+LEDGER = f"{OURS}/ledger"
+API = f"{OURS}/api"                     # its socket, which nobody else can take while there is no API
+gone = []                               # names of workers
 
 
 class Wire:
     """Between clients and the API: drops every fifth reply, and may do something between a request and its reply."""
 
-    def __init__(self, api_port):
-        self.api_port, self.replies, self.dropped, self.action = api_port, 0, 0, None
+    def __init__(self):
+        self.replies, self.dropped, self.action = 0, 0, None
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -40,8 +42,9 @@ class Wire:
             threading.Thread(target=self.connection, args=(client,), daemon=True).start()
 
     def connection(self, client):
+        api = socket.socket(socket.AF_UNIX)
         try:
-            api = socket.create_connection(("127.0.0.1", self.api_port))
+            api.connect(API)
         except OSError:
             client.close()
             return
@@ -82,23 +85,48 @@ def client_of(*command, **environment):
     return started
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return found.getsockname()[1]
+def listening():
+    with socket.socket(socket.AF_UNIX) as tried:
+        return tried.connect_ex(API) == 0
 
 
 def start_api():
-    started = client_of("api.mjs", API_PORT=str(API_PORT))
-    kit.until("the API listens", lambda: not socket.socket().connect_ex(("127.0.0.1", API_PORT)))
+    # one that was killed has left it
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(API)
+    started = client_of("api.mjs", API_PORT=API, API_TIMEOUT=str(kit.DEADLINE))
+    kit.until("the API listens", listening)
     return started
 
 
 def start_worker(**environment):
-    return client_of("worker.mjs", **{"CHARGE_TTL": "3", "CHARGE_POLL": "0.05", "CHARGE_TAKES": "0.03", **environment})
+    started = client_of("worker.mjs", **{"CHARGE_POLL": "0.05", "CHARGE_TAKES": "0.05", **environment})
+    kit.until("a worker says its name", started.output)
+    return started
+
+
+def end_claims():
+    """Of workers that are gone: nobody waits for them. One may be on its way still, for the next call."""
+    with kit.database() as db:
+        db.execute("UPDATE reconcile.command SET claim_expires_at = now() WHERE status = 'dispatched' AND claimant = ANY (%s)", [gone])
+
+
+def is_gone(worker):
+    gone.append(worker.output().split()[1])
+    end_claims()
+
+
+def kill_worker(worker):
+    worker.kill()
+    worker.process.wait(kit.DEADLINE)
+    is_gone(worker)
 
 
 def request(method, path, key=None, body=None, token="token-acme"):
-    connection = http.client.HTTPConnection("127.0.0.1", API_PORT, timeout=kit.DEADLINE)
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.settimeout(kit.DEADLINE)
+    connection.sock.connect(API)
     headers = {"Authorization": f"Bearer {token}"} | ({} if key is None else {"Idempotency-Key": key})
     connection.request(method, path, None if body is None else json.dumps(body), headers)
     reply = connection.getresponse()
@@ -129,7 +157,6 @@ def charged(more):
 kit.psql("-c", "SELECT 1")
 server = kit.Server()
 kit.psql("-f", f"{FOLDER}/setup.sql")
-API_PORT = free_port()
 api = start_api()
 
 # ----------------------------------------------------------------------
@@ -160,9 +187,9 @@ with kit.database() as db:
         db.execute("LOCK TABLE reconcile.command")
         asking = threading.Thread(target=lambda: answers.append(post("k3")[0]))
         asking.start()
-        kit.until("the request waits", lambda: rows("SELECT FROM pg_locks WHERE NOT granted"))
+        kit.until("the request waits", lambda: rows("SELECT FROM pg_stat_activity WHERE usename = 'api_acme' AND wait_event_type = 'Lock'"))
         api.signal(signal.SIGTERM)
-        kit.until("no new ones are taken", lambda: socket.socket().connect_ex(("127.0.0.1", API_PORT)))
+        kit.until("no new ones are taken", lambda: not listening())
         kit.ok(api.running() and not answers, "SIGTERM waits for the request in hand")
     asking.join(kit.DEADLINE)
 kit.same((answers, api.process.wait(kit.DEADLINE)), ([202], 0), "which is answered, and the API ends")
@@ -175,50 +202,60 @@ server.start()
 kit.until("the same answer again", lambda: post("k4")[0] == 202)
 
 # ----------------------------------------------------------------------
-# clients go on, whatever is killed
+# clients go on, whatever is killed, until they are told to end
 
-wire = Wire(API_PORT)
+wire = Wire()
 url = f"http://127.0.0.1:{wire.port}"
-clients = [client_of("client.mjs", "1", str(ACME), API_URL=url),
-           client_of("client.mjs", "1", str(GLOBEX), API_URL=url, API_TOKEN="token-globex")]
+clients = [client_of("client.mjs", "1", "1000000", API_URL=url, API_TOKEN=token) for token in ("token-acme", "token-globex")]
 
 # one is killed after its claim, one after its act; both with their charge in hand
-slow = start_worker(CHARGE_TAKES="3600", CHARGE_TTL="1")
-kit.until("one has claimed", lambda: rows("SELECT FROM reconcile.commands WHERE status = 'dispatched'"))
-slow.kill()
-holding = proxy.Proxy(f"{os.path.dirname(LEDGER)}/p", server.folder)
+slow = start_worker(CHARGE_TAKES="3600")
+kit.until("one has claimed", lambda: rows("SELECT FROM reconcile.commands WHERE dispatched_at IS NOT NULL"))
+kill_worker(slow)
+holding = proxy.Proxy(f"{OURS}/p", server.folder)
 holding.hold = b"complete_command"
-reporting = start_worker(PGHOST=f"{os.path.dirname(LEDGER)}/p", CHARGE_TTL="1")
+reporting = start_worker(PGHOST=f"{OURS}/p")
 kit.until("one has acted", holding.held.is_set)
-reporting.kill()
+kill_worker(reporting)
 
 workers = [start_worker(), start_worker()]
 for _ in range(3):
     charged(5)
-    killed, wire.action = api, api.kill
-    kit.ok(killed.process.wait(kit.DEADLINE) == -signal.SIGKILL, "the API is killed between a request and its reply")
+    wire.action = api.kill
+    kit.ok(api.process.wait(kit.DEADLINE) == -signal.SIGKILL, "the API is killed between a request and its reply")
     api = start_api()
     charged(5)
     server.stop("immediate")
     server.start()
     kit.ok(all(one.running() for one in workers), "PostgreSQL is stopped immediate, and the workers go on")
     charged(1)
-    workers.pop(0).kill()
+    kill_worker(workers.pop(0))
     workers.append(start_worker())
 
-kit.same([one.process.wait(kit.DEADLINE) for one in clients], [0, 0], "the clients have all their answers")
-kit.until("nothing is left", lambda: not rows("SELECT FROM reconcile.commands WHERE completed_at IS NULL"))
+kit.until("each client has answers", lambda: all(one.output() for one in clients))
+for one in clients:
+    one.signal(signal.SIGTERM)
 kit.same([one.terminate() for one in workers], [0, 0], "SIGTERM ends the workers")
+# what was claimed for them while PostgreSQL was stopped, they may never have learnt of
+for one in workers:
+    is_gone(one)
+worker = start_worker()
+kit.until("they have all of them", lambda: end_claims() or not any(one.running() for one in clients))
+kit.same([one.process.poll() for one in clients], [0, 0], "the clients have all their answers")
+kit.until("nothing is left", lambda: end_claims() or not rows("SELECT FROM reconcile.commands WHERE completed_at IS NULL"))
 
 # ----------------------------------------------------------------------
 # what became of them
 
+answered = []
 for one in clients:
-    print("# client: " + one.output().splitlines()[-1])
+    *invoices, counts = one.output().splitlines()
+    answered.append(len(invoices))
+    print(f"# client: {counts}")
 print(f"# {wire.dropped} replies were dropped")
 # k1 of both tenants, k3 and k4 were admitted by hand
 kit.same(rows("SELECT count(*), count(DISTINCT (tenant_id, idempotency_key)) FROM reconcile.commands"),
-         [(ACME + GLOBEX + 4, ACME + GLOBEX + 4)], "each key is one command")
+         [(sum(answered) + 4, sum(answered) + 4)], "each key is one command")
 acts = ledger()
 kit.same(sorted(one for one in set(acts) if acts.count(one) > 1)[:5], [], "nothing is charged twice")
 unknown = {one: name for one, name in rows("SELECT command_id, target_name FROM reconcile.commands WHERE effective_status = 'unknown'")}
@@ -233,11 +270,9 @@ kit.ok(len(unknown) >= 2 and set(acts) & set(unknown) and set(unknown) - set(act
 
 client = client_of("resolve.mjs")
 kit.same(client.process.wait(kit.DEADLINE), 0, "they are looked up in the ledger")
-kit.same(dict(rows("SELECT command_id, effective_status FROM reconcile.commands WHERE status = 'unknown' AND effective_status <> 'unknown'"))
-         | {one: "succeeded" for one in known}, {one: "succeeded" for one in acts} | {one: "not_executed" for one in unknown if one not in acts},
-         "and are known now")
-again = client_of("client.mjs", "1", str(ACME), API_URL=url)
-worker = start_worker()
+found = dict(rows("SELECT command_id, effective_status FROM reconcile.commands"))
+kit.same({one: found[one] for one in unknown}, {one: "succeeded" if one in acts else "not_executed" for one in unknown}, "and are known now")
+again = client_of("client.mjs", "1", str(answered[0]), API_URL=url)
 kit.same((again.process.wait(kit.DEADLINE), len(ledger())), (0, len(acts)), "a client that asks for all of it again charges nothing")
 kit.same([worker.terminate(), api.terminate()], [0, 0], "SIGTERM ends the last ones")
 kit.same(rows("SELECT outcome FROM unnest('{acme,globex}'::text[]) t, reconcile.audit_verify(t)"), [("ok",), ("ok",)],

@@ -1,7 +1,8 @@
 """What the tests of examples share: a database, clients to start, kill and watch.
 
 scripts/run-suites sets PGHOST, PGDATABASE (new and empty) and the superuser
-PGUSER, and POOLER_HOST, POOLER_PORT of a pgbouncer in transaction mode.
+PGUSER, POOLER_HOST, POOLER_PORT of a pgbouncer in transaction mode, and
+RECONCILE_CONF, a file with what lets a server find and preload the extension.
 """
 
 import atexit
@@ -23,6 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = os.path.join(HERE, "..", "..", "examples")
 
 tests = 0
+servers = []                            # of the test, whose logs are not looked at yet
 
 
 def ok(true, name):
@@ -35,6 +37,10 @@ def ok(true, name):
 
 
 def done():
+    while servers:
+        server = servers.pop()
+        server.stop("fast")
+        ok(server.log_as_expected(), "the log of the server has nothing unexpected")
     print(f"1..{tests}", flush=True)
 
 
@@ -79,8 +85,8 @@ class Client:
         return self.process.poll() is None
 
     def output(self):
-        self.log.seek(0)
-        return self.log.read().decode()
+        # not read(): the program writes at the place that we would move
+        return os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode()
 
     def terminate(self):
         """Asks it to end, and returns its exit code."""
@@ -99,18 +105,20 @@ class Server:
     """A server of its own, with the extension, to be stopped and started; what follows connects to it."""
 
     def __init__(self):
-        with database() as shared:
-            found = [(name, shared.execute(f"SHOW {name}").fetchone()[0])
-                     for name in ("extension_destdir", "dynamic_library_path", "shared_preload_libraries")]
         self.folder = tempfile.mkdtemp(prefix="s")
         self.data = f"{self.folder}/data"
         subprocess.run(["initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--no-locale", "-E", "UTF8"],
                        check=True, stdout=subprocess.DEVNULL)
-        with open(f"{self.data}/postgresql.conf", "a", encoding="ascii") as conf:
-            for name, value in [*found, ("unix_socket_directories", self.folder), ("listen_addresses", ""), ("fsync", "off")]:
+        with open(f"{self.data}/postgresql.conf", "a", encoding="utf8") as conf:
+            with open(os.environ["RECONCILE_CONF"], encoding="utf8") as found:
+                conf.write(found.read())
+            # lines of this shape are what ServerLog.pm reads
+            for name, value in (("unix_socket_directories", self.folder), ("listen_addresses", ""), ("fsync", "off"),
+                                ("log_line_prefix", "%m [%p] %q%a ")):
                 conf.write(f"{name} = '{value}'\n")
         os.environ.update(PGHOST=self.folder, PGDATABASE="postgres")
         atexit.register(self.remove)
+        servers.append(self)
         self.start()
 
     def ctl(self, *arguments):
@@ -123,9 +131,17 @@ class Server:
     def stop(self, mode):
         self.ctl("-m", mode, "stop")
 
+    def log_as_expected(self):
+        """Prints what is not."""
+        return not subprocess.run(["perl", "-I", f"{HERE}/../tap", "-MServerLog", "-e", "exit ServerLog::report(@ARGV)",
+                                   f"{self.folder}/log", f"{HERE}/../expected_log"], check=False).returncode
+
     def remove(self):
-        if os.path.exists(f"{self.data}/postmaster.pid"):
-            self.stop("immediate")
+        if self in servers:
+            # the test has failed: the log may say why
+            self.log_as_expected()
+            if os.path.exists(f"{self.data}/postmaster.pid"):
+                self.stop("immediate")
         shutil.rmtree(self.folder)
 
 
