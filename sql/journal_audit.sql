@@ -147,6 +147,19 @@ PREPARE TRANSACTION 'journal_audit';
 BEGIN;
 SELECT reconcile.cancel_command('nobody', 'no-such-command', 'denied'), reconcile.audit_access('nobody', 'payload_view', 'failure', 'f1', 'denied');
 PREPARE TRANSACTION 'journal_audit';
+-- neither with what he has taken back
+BEGIN;
+SAVEPOINT s;
+SELECT outcome FROM reconcile.accept_command('acme', 'new_4', 'drain', 'worker', 'w1', 'denied');
+ROLLBACK TO s;
+PREPARE TRANSACTION 'journal_audit';
+ROLLBACK PREPARED 'journal_audit';
+BEGIN;
+SAVEPOINT s;
+SELECT outcome FROM reconcile.accept_command('nobody', 'new_4', 'drain', 'worker', 'w1', 'denied');
+ROLLBACK TO s;
+PREPARE TRANSACTION 'journal_audit';
+ROLLBACK PREPARED 'journal_audit';
 RESET ROLE;
 SELECT (SELECT sequence FROM reconcile.audit_head WHERE tenant_id = 'acme') - :before AS acme, (SELECT sequence FROM reconcile.audit_head WHERE tenant_id = 'zeta') AS zeta;
 -- of a tenant for which nobody has a grant any more, but that has an audit

@@ -141,6 +141,8 @@ BEGIN
 END $$;
 SELECT reconcile.register_action('journal_desired_hush', '{worker_group}', 'local', 'des_app.obey', desired_state => 'paused');
 SELECT reconcile.register_action('journal_desired_away', '{worker_group}', 'unavailable', desired_state => 'terminating');
+-- it changes no state, so there is no revision to expect
+SELECT code, message FROM refusal($$SELECT reconcile.accept_command('des', 'l_0', 'journal_desired_away', 'worker_group', 'l', 'why', expected_revision => 0)$$);
 SELECT outcome, desired_revision FROM command('l_1', 'drain', 'l') AS c (outcome, desired_revision);
 SELECT o AS options, a.outcome, a.status, a.failure, a.desired_revision, state('l')
   FROM unnest(ARRAY['{"fail": "raise"}', '{"fail": "say"}']::jsonb[]) o,

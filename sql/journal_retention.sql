@@ -52,6 +52,11 @@ ROLLBACK;
 BEGIN READ ONLY;
 SELECT reconcile.set_command_retention('keeps', '1 day');
 ROLLBACK;
+-- a policy that somebody wrote by hand, and that cannot be followed, is none
+BEGIN;
+INSERT INTO reconcile.command_retention VALUES ('keeps', '1 month', NULL, false) ON CONFLICT (tenant_id) DO UPDATE SET keep = EXCLUDED.keep;
+SELECT outcome, events, commands FROM reconcile.prune_commands('keeps');
+ROLLBACK;
 -- who may for a part may not for all
 SELECT reconcile.grant_command('regress_retention_hands', 'keeps', 'retention_configure', 'worker');
 SET ROLE regress_retention_hands;

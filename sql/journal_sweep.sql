@@ -147,6 +147,18 @@ SELECT * FROM reconcile.sweep_commands();
 SELECT tenant_id, status FROM reconcile.commands WHERE tenant_id IN ('sw broken', 'sw whole') ORDER BY 1;
 UPDATE reconcile.audit_head SET sequence = 0 WHERE tenant_id = 'sw broken';
 SELECT * FROM reconcile.sweep_commands();
+-- nor one whose chain has no end any more
+CREATE TABLE journal_sweep.head AS SELECT * FROM reconcile.audit_head WHERE tenant_id = 'sw broken';
+DELETE FROM reconcile.audit_head WHERE tenant_id = 'sw broken';
+SELECT give('sw whole', 'y');
+SELECT pg_sleep(0.002);
+SELECT * FROM reconcile.sweep_commands();
+SELECT tenant_id, idempotency_key, status FROM reconcile.commands WHERE tenant_id IN ('sw broken', 'sw whole') ORDER BY 1, 2;
+\set VERBOSITY sqlstate
+SELECT give('sw broken', 'y');
+\set VERBOSITY terse
+INSERT INTO reconcile.audit_head SELECT * FROM journal_sweep.head;
+DROP TABLE journal_sweep.head;
 UPDATE reconcile.audit_head SET sequence = 1 WHERE tenant_id = 'sw broken';
 SELECT * FROM reconcile.sweep_commands();
 SELECT tenant_id, status FROM reconcile.commands WHERE tenant_id IN ('sw broken', 'sw whole') ORDER BY 1;

@@ -201,6 +201,7 @@ sub refused
 }
 my $unseen = 'contains a character that cannot be seen';
 is(refused('LATIN1'), "must not be blank, must not be blank, $unseen, $unseen, good, is too long", 'are read as what they are');
+is(refused('WIN1252'), "must not be blank, good, good, $unseen, good, is too long", 'other characters, and bytes that are none, too');
 is(refused('SQL_ASCII'), "good, good, good, $unseen, good, is too long", 'or as bytes, where nobody knows what they are');
 
 finish();
