@@ -8,8 +8,9 @@ use LoopTest;
 use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
+use TestPoints;
 
-my $node = new_node('main', conf => "log_min_messages = info\nlog_min_error_statement = panic\n");
+my $node = new_node('main', test_points => 1, conf => "log_min_messages = info\nlog_min_error_statement = panic\n");
 sql($node, q{
 	CREATE SCHEMA app;
 	CREATE ROLE giver; CREATE ROLE stranger; CREATE ROLE sweeper; CREATE ROLE definer; CREATE ROLE narrow;
@@ -71,17 +72,30 @@ for my $case (
 }
 
 # ----------------------------------------------------------------------
-note 'who prunes holds the chain; who cannot wait for it has done nothing';
+note 'who prunes keeps nobody waiting';
 
 sql($node, q{INSERT INTO reconcile.command_retention VALUES ('acme', '0', NULL, false)});
 my $pruner = $node->background_psql('postgres');
 $pruner->query_safe(q{BEGIN; SELECT outcome FROM reconcile.prune_commands('acme')});
-session_fails($node, '55P03', q{SET lock_timeout = '50ms'; BEGIN; SELECT outcome FROM reconcile.accept_command('acme', 'waits', 'drain', 'worker', 'w', 'why'); COMMIT},
-	'COMMIT waits for it, as long as it may');
-is(sql($node, q{SELECT count(*) FROM reconcile.command WHERE idempotency_key = 'waits'}), '0', 'and stores nothing');
-is(sql($node, q{SELECT outcome FROM reconcile.accept_command('another', 'k', 'drain', 'worker', 'w', 'why')}), 'accepted', 'the chain of another tenant goes on');
+is(sql($node, q{SET lock_timeout = '50ms'; SELECT outcome FROM reconcile.accept_command('acme', 'beside', 'drain', 'worker', 'w', 'why')}), 'accepted', 'its tenant goes on');
 $pruner->query_safe('COMMIT');
 $pruner->quit;
-is(sql($node, q{SELECT outcome FROM reconcile.audit_verify('acme')}), 'ok', 'and this one, behind what was pruned');
+is(sql($node, q{SELECT outcome FROM reconcile.audit_verify('acme')}), 'ok', 'and its audit is whole, behind what was pruned');
+
+# ----------------------------------------------------------------------
+note 'who commits has the chain until that is over; who cannot wait for it has done nothing';
+
+my $holder = $node->background_psql('postgres', on_error_stop => 0);
+my $pid = $holder->query_safe('SELECT pg_backend_pid()');
+arm($node, 'command-before-commit', $pid);
+begins($holder, q{SELECT outcome FROM reconcile.accept_command('acme', 'held', 'drain', 'worker', 'w', 'why');});
+is(reached($node, 'command-before-commit'), $pid, 'it is held at its end');
+session_fails($node, '55P03', q{SET lock_timeout = '50ms'; BEGIN; SELECT outcome FROM reconcile.accept_command('acme', 'waits', 'scale', 'workload', 'x', 'why', '{"scale": {"replicas": 1}}'); COMMIT},
+	'COMMIT waits for it, as long as it may');
+is(sql($node, q{SELECT count(*) FROM reconcile.command WHERE idempotency_key = 'waits'}), '0', 'and stores nothing');
+is(sql($node, q{SELECT outcome FROM reconcile.accept_command('another', 'k', 'scale', 'workload', 'x', 'why', '{"scale": {"replicas": 1}}')}), 'accepted', 'the chain of another tenant goes on');
+disarm($node);
+$holder->quit;
+is(sql($node, q{SELECT outcome FROM reconcile.audit_verify('acme')}), 'ok', 'and this one, when it is over');
 
 finish();
