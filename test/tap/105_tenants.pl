@@ -71,17 +71,20 @@ for my $case (
 }
 
 # ----------------------------------------------------------------------
-note 'who prunes holds the chain; who cannot wait for it has done nothing';
+note 'who prunes keeps nobody waiting; who cannot wait for a chain has done nothing';
 
 sql($node, q{INSERT INTO reconcile.command_retention VALUES ('acme', '0', NULL, false)});
-my $pruner = $node->background_psql('postgres');
-$pruner->query_safe(q{BEGIN; SELECT outcome FROM reconcile.prune_commands('acme')});
+my $other = $node->background_psql('postgres');
+$other->query_safe(q{BEGIN; SELECT outcome FROM reconcile.prune_commands('acme')});
+is(sql($node, q{SET lock_timeout = '10s'; SELECT outcome FROM reconcile.accept_command('acme', 'meanwhile', 'drain', 'worker', 'w', 'why')}), 'accepted',
+	'beside who prunes');
+$other->query_safe(q{COMMIT; BEGIN; SELECT FROM reconcile.audit_head WHERE tenant_id = 'acme' FOR UPDATE});
 session_fails($node, '55P03', q{SET lock_timeout = '50ms'; BEGIN; SELECT outcome FROM reconcile.accept_command('acme', 'waits', 'drain', 'worker', 'w', 'why'); COMMIT},
-	'COMMIT waits for it, as long as it may');
+	'COMMIT waits for the head of a chain, as long as it may');
 is(sql($node, q{SELECT count(*) FROM reconcile.command WHERE idempotency_key = 'waits'}), '0', 'and stores nothing');
 is(sql($node, q{SELECT outcome FROM reconcile.accept_command('another', 'k', 'drain', 'worker', 'w', 'why')}), 'accepted', 'the chain of another tenant goes on');
-$pruner->query_safe('COMMIT');
-$pruner->quit;
+$other->query_safe('COMMIT');
+$other->quit;
 is(sql($node, q{SELECT outcome FROM reconcile.audit_verify('acme')}), 'ok', 'and this one, behind what was pruned');
 
 finish();
