@@ -37,6 +37,17 @@ WITH excused (proname, reason) AS (VALUES
     ('json_merge_patch', 'pure; runs no SQL'),
     ('current_run', 'hot; runs no SQL'),
     ('permanent_error', 'hot; runs no SQL'),
+    ('accept_command', 'hot; its own SQL is fully qualified'),
+    ('claim_commands', 'hot; its own SQL is fully qualified'),
+    ('acknowledge_command', 'hot; its own SQL is fully qualified'),
+    ('complete_command', 'hot; its own SQL is fully qualified'),
+    ('report_observed', 'hot; its own SQL is fully qualified'),
+    ('desired_state_of', 'hot; its own SQL is fully qualified'),
+    ('desired_states_since', 'hot; its own SQL is fully qualified'),
+    ('effective_state', 'hot; its own SQL is fully qualified'),
+    ('may_read_command', 'hot, for each row that is read; its own SQL is fully qualified'),
+    ('register_action', 'resolves the name in its argument with the caller''s path; its own SQL is fully qualified'),
+    ('set_authorizer', 'resolves the name in its argument with the caller''s path; its own SQL is fully qualified'),
     ('run_entity', 'runs the loop''s function with the path of a new session; its own SQL is fully qualified'),
     ('drain_loop', 'commits, which SET forbids; its own SQL is fully qualified'),
     ('wait_idle', 'commits, which SET forbids; its own SQL is fully qualified'),
@@ -64,21 +75,25 @@ SELECT pg_describe_object(d.classid, d.objid, 0) AS no_comment
                     WHERE d.classid = 'pg_type'::regclass AND t.oid = d.objid AND (t.typarray = 0 OR r.relkind <> 'c'))
  ORDER BY 1;
 
--- Views: their columns; ids have the default collation, so that a join uses the user's index
+-- Views that users read, everybody or who is granted commands: their columns; ids have the default collation, so that a
+-- join uses the user's index; what a row shows is behind a barrier, or is the caller's own by the policies of the tables
+CREATE VIEW shown AS
+SELECT c.oid, c.relname, c.reloptions FROM pg_class c
+ WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v'
+   AND (has_table_privilege('public', c.oid, 'SELECT')
+        OR c.oid IN (SELECT r.relation::regclass FROM unnest('{view,audit_view}'::text[]) p, reconcile.journal_relations(p) r));
 SELECT c.relname || ' (' || string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ', ' ORDER BY a.attnum) || ')' AS view
-  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
- WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')
+  FROM shown c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
  GROUP BY c.relname ORDER BY c.relname COLLATE "C";
 SELECT c.relname, a.attname AS not_default_collation
-  FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
- WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')
-   AND a.atttypid = 'text'::regtype AND a.attcollation <> 'default'::regcollation
+  FROM shown c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+ WHERE a.atttypid = 'text'::regtype AND a.attcollation <> 'default'::regcollation
  ORDER BY 1, 2;
-SELECT c.relname AS no_security_barrier FROM pg_class c
- WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')
-   AND NOT 'security_barrier=true' = ANY (coalesce(c.reloptions, '{}'));
+SELECT c.relname AS no_security_barrier FROM shown c
+ WHERE NOT coalesce(c.reloptions, '{}') && '{security_barrier=true,security_invoker=true}';
+DROP VIEW shown;
 
--- Tables: nobody but the owner; no column of type oid, and of the reg* types only regclass and regrole
+-- Tables: nobody but the owner, and everybody what can be commanded; no column of type oid, and of the reg* types only regclass and regrole
 SELECT c.relname, a.grantee::regrole, a.privilege_type
   FROM pg_class c, aclexplode(c.relacl) a
  WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind IN ('r', 'S') AND a.grantee <> c.relowner;
@@ -91,3 +106,9 @@ SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod) AS not_dumpabl
 SELECT c.relname AS no_identity FROM pg_class c
  WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'r' AND c.relreplident <> 'f'
    AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary);
+
+-- Triggers of our own tables, and whether they fire: always (A), or not in every mode of replication (O, R), or never (D)
+SELECT t.tgname, t.tgrelid::regclass AS of_table, t.tgenabled
+  FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+ WHERE c.relnamespace = 'reconcile'::regnamespace AND NOT t.tgisinternal
+ ORDER BY c.relname COLLATE "C", t.tgname COLLATE "C";

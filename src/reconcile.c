@@ -9,6 +9,7 @@
 
 #include "core/compat.h"
 #include "core/guc.h"
+#include "core/plan.h"
 #include "core/wake.h"
 #include "engine/engine.h"
 #include "fence/fence.h"
@@ -29,6 +30,7 @@ _PG_init(void)
 	bool		preloaded = process_shared_preload_libraries_in_progress;
 
 	guc_define(preloaded);
+	plan_init();
 	fence_init();
 	guard_init();
 	repository_init();

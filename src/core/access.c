@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
@@ -313,7 +314,14 @@ access_grant_journal(Oid role, const char *permission)
 	static SqlPlan missing = {
 		"SELECT 'SELECT' OPERATOR(pg_catalog.||) f.columns OPERATOR(pg_catalog.||) ' ON ' OPERATOR(pg_catalog.||) f.relation"
 		" FROM reconcile.journal_relations($1) f"
-		" WHERE NOT pg_catalog.has_any_column_privilege($2, f.relation, 'SELECT')",
+		" JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.relation::pg_catalog.regclass"
+		/* of its own: those of a group go with the membership */
+		" WHERE NOT EXISTS (SELECT FROM pg_catalog.aclexplode(c.relacl) a"
+		"  WHERE a.grantee OPERATOR(pg_catalog.=) $2 AND a.privilege_type OPERATOR(pg_catalog.=) 'SELECT')"
+		" AND (f.columns OPERATOR(pg_catalog.=) '' OR (SELECT pg_catalog.count(*) FROM pg_catalog.pg_attribute t"
+		"  WHERE t.attrelid OPERATOR(pg_catalog.=) c.oid AND EXISTS (SELECT FROM pg_catalog.aclexplode(t.attacl) a"
+		"   WHERE a.grantee OPERATOR(pg_catalog.=) $2 AND a.privilege_type OPERATOR(pg_catalog.=) 'SELECT'))"
+		"  OPERATOR(pg_catalog.<) pg_catalog.cardinality(pg_catalog.string_to_array(f.columns, ',')))",
 		2, {TEXTOID, OIDOID}
 	};
 	SqlScope	scope;
@@ -380,7 +388,6 @@ change_access(FunctionCallInfo fcinfo, bool grant)
 		sql_run(&plans[PLAN_REVOKE], values, NULL);
 	}
 	sql_end(&scope);
-	access_changed();
 }
 
 PG_FUNCTION_INFO_V1(reconcile_grant_access);
@@ -397,6 +404,19 @@ reconcile_revoke_access(PG_FUNCTION_ARGS)
 {
 	change_access(fcinfo, false);
 	PG_RETURN_VOID();
+}
+
+/* Of the tables of grants, whoever writes them. */
+PG_FUNCTION_INFO_V1(reconcile_grants_changed);
+Datum
+reconcile_grants_changed(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("grants_changed() was not called by a trigger")));
+	access_changed();
+	return PointerGetDatum(NULL);
 }
 
 /* For the views, which show a row to whom this is true. */

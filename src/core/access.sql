@@ -11,6 +11,19 @@ COMMENT ON TABLE reconcile.access_grant IS
 'Capabilities of roles; scope is one reconciler id, or empty for all. A row counts only while role and role_name name the same role.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.access_grant', '');
 
+-- Sessions keep what they were granted.
+CREATE FUNCTION reconcile.grants_changed() RETURNS trigger
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_grants_changed';
+COMMENT ON FUNCTION reconcile.grants_changed() IS
+'Trigger of our own tables: tells sessions at commit that grants came or went. 39P01 when called otherwise.';
+CREATE TRIGGER grants_changed AFTER INSERT OR UPDATE OR DELETE ON reconcile.access_grant
+    FOR EACH ROW EXECUTE FUNCTION reconcile.grants_changed();
+CREATE TRIGGER grants_truncated AFTER TRUNCATE ON reconcile.access_grant
+    FOR EACH STATEMENT EXECUTE FUNCTION reconcile.grants_changed();
+ALTER TABLE reconcile.access_grant ENABLE ALWAYS TRIGGER grants_changed;
+ALTER TABLE reconcile.access_grant ENABLE ALWAYS TRIGGER grants_truncated;
+
 CREATE FUNCTION reconcile.grant_access(role name, capability text, scope text DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_grant_access';

@@ -110,6 +110,7 @@ GRANT EXECUTE ON FUNCTION
 -- These show a caller only what he may observe.
 GRANT SELECT ON reconcile.leases, reconcile.lease_history, reconcile.resources, reconcile.fence_overrides,
     reconcile.loops, reconcile.work, reconcile.dead_letters, reconcile.workers,
-    reconcile.runs, reconcile.health, reconcile.sessions TO PUBLIC;
-GRANT SELECT ON reconcile.hosts, reconcile.host_targets, reconcile.session_offers TO PUBLIC;
-GRANT SELECT ON reconcile.command_action TO PUBLIC;
+    reconcile.runs, reconcile.health, reconcile.command_grants, reconcile.retention_policies,
+    reconcile.sessions, reconcile.hosts, reconcile.host_targets, reconcile.session_offers TO PUBLIC;
+-- What can be commanded; not by whose function.
+GRANT SELECT (action, target_kind, mode, confirm, desired_state, builtin) ON reconcile.command_action TO PUBLIC;

@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/namespace.h"
 #include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
@@ -69,25 +70,45 @@ is_invisible(pg_wchar c)
 		c == 0xfeff || c == 0xffa0 || (c >= 0xfff9 && c <= 0xfffb) || (c >= 0xe0000 && c <= 0xe01ef);
 }
 
+/* NULL: in this encoding nobody knows what bytes beyond ASCII are. */
+static const unsigned char *
+as_utf8(const char *value)
+{
+	int			encoding = GetDatabaseEncoding();
+	int			length = strlen(value);
+	Oid			conversion;
+	unsigned char *utf8;
+
+	if (encoding == PG_UTF8)
+		return (const unsigned char *) value;
+	conversion = FindDefaultConversionProc(encoding, PG_UTF8);
+	if (!OidIsValid(conversion))
+		return NULL;
+	utf8 = palloc((Size) length * MAX_CONVERSION_GROWTH + 1);
+	if (pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8, (unsigned char *) unconstify(char *, value), length,
+									  utf8, length * MAX_CONVERSION_GROWTH + 1, true) < length)
+		return NULL;
+	return utf8;
+}
+
 bool
 text_has_invisible(const char *value)
 {
-	bool		utf8 = GetDatabaseEncoding() == PG_UTF8;
+	const unsigned char *utf8 = as_utf8(value);
 
-	for (const unsigned char *p = (const unsigned char *) value; *p;)
+	if (utf8 == NULL)
 	{
-		if (utf8)
+		for (const char *p = value; *p; p += pg_mblen(p))
 		{
-			if (is_invisible(utf8_to_unicode(p)))
+			if ((unsigned char) *p < 0x20 || *p == 0x7f)
 				return true;
-			p += pg_utf_mblen(p);
 		}
-		else
-		{
-			if (*p < 0x20 || *p == 0x7f)
-				return true;
-			p += pg_mblen((const char *) p);
-		}
+		return false;
+	}
+	for (const unsigned char *p = utf8; *p; p += pg_utf_mblen(p))
+	{
+		if (is_invisible(utf8_to_unicode(p)))
+			return true;
 	}
 	return false;
 }
@@ -103,12 +124,13 @@ is_space(pg_wchar c)
 bool
 text_is_blank(const char *value)
 {
-	bool		utf8 = GetDatabaseEncoding() == PG_UTF8;
+	const unsigned char *utf8 = as_utf8(value);
 
-	for (const unsigned char *p = (const unsigned char *) value; *p; p += utf8 ? pg_utf_mblen(p) : pg_mblen((const char *) p))
+	if (utf8 == NULL)
+		return strspn(value, " \t\n\v\f\r") == strlen(value);
+	for (const unsigned char *p = utf8; *p; p += pg_utf_mblen(p))
 	{
-		/* of other encodings only what is ASCII is known */
-		if (!(utf8 ? is_space(utf8_to_unicode(p)) : *p < 0x80 && is_space(*p)))
+		if (!is_space(utf8_to_unicode(p)))
 			return false;
 	}
 	return true;

@@ -57,9 +57,10 @@ typedef enum LockKind
 	LOCK_KIND_FENCE,			/* shared by fenced transactions, exclusive for a take-over */
 	LOCK_KIND_FORGET,			/* an entity is being forgotten: none of its marks stands for another now */
 	LOCK_KIND_DEAD,				/* shared by who changes the number of dead entities, exclusive for counting them */
+	LOCK_KIND_PRUNE,			/* a tenant's commands and events are being pruned */
 	LOCK_KIND_COMMAND,			/* a tenant's idempotency key: who is admitting or pruning it */
 	LOCK_KIND_AUDIT,			/* the end of a tenant's chain, from the last moment of a transaction to its end */
-	LOCK_KIND_SWEEP,			/* of placement: shared by who makes rows for it, alone while it falls asleep, which waits for nothing; and whose turn it is */
+	LOCK_KIND_SWEEP,			/* one sweep of a kind at a time: tried, and never waited for; who makes rows for one of placement shares it */
 	LOCK_KIND_RUNNING			/* shared by who runs or claims of a loop in a session; never waited for, so in no order */
 } LockKind;
 

@@ -8,11 +8,49 @@
 #include "jit/jit.h"
 #include "miscadmin.h"
 #include "optimizer/cost.h"
+#include "optimizer/plancat.h"
 #include "utils/snapmgr.h"
 
 #include "core/errors.h"
 #include "core/install.h"
 #include "core/plan.h"
+
+#define LARGE_TUPLES	100000
+#define LARGE_PAGES		2000
+
+static get_relation_info_hook_type next_hook = NULL;
+static bool planning = false;	/* a statement of ours */
+
+/*
+ * While a table is small all indexes that begin with the same column cost the same,
+ * and a plan that has taken the wrong one reads a tenant as a whole when it is large.
+ */
+static void
+plan_for_large(PlannerInfo *root, Oid relation, bool inhparent, RelOptInfo *rel)
+{
+	ListCell   *cell;
+
+	if (next_hook != NULL)
+		next_hook(root, relation, inhparent, rel);
+	if (!planning || inhparent)
+		return;
+	rel->tuples = Max(rel->tuples, LARGE_TUPLES);
+	rel->pages = Max(rel->pages, LARGE_PAGES);
+	foreach(cell, rel->indexlist)
+	{
+		IndexOptInfo *index = lfirst(cell);
+
+		index->tuples = Max(index->tuples, LARGE_TUPLES);
+		index->pages = Max(index->pages, LARGE_PAGES / 4);
+	}
+}
+
+void
+plan_init(void)
+{
+	next_hook = get_relation_info_hook;
+	get_relation_info_hook = plan_for_large;
+}
 
 void
 sql_begin(SqlScope *scope)
@@ -53,6 +91,7 @@ static uint64
 sql_execute(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snapshot)
 {
 	volatile int code = 0;
+	bool		outer = planning;
 	bool		seqscan = enable_seqscan;
 	bool		jit = jit_enabled;
 
@@ -64,6 +103,7 @@ sql_execute(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snapshot)
 	 * one is scanned all the same, at a cost that would have the plan compiled,
 	 * for a second and more.
 	 */
+	planning = true;
 	enable_seqscan = false;
 	jit_enabled = false;
 	PG_TRY();
@@ -72,6 +112,7 @@ sql_execute(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snapshot)
 	}
 	PG_FINALLY();
 	{
+		planning = outer;
 		enable_seqscan = seqscan;
 		jit_enabled = jit;
 	}

@@ -41,6 +41,9 @@ typedef struct SqlScope
 	MemoryContext outer;		/* where results that live on are to be copied */
 } SqlScope;
 
+/* Called once, when the library is loaded. */
+extern void plan_init(void);
+
 extern void sql_begin(SqlScope *scope);
 extern void sql_end(SqlScope *scope);
 

@@ -86,6 +86,7 @@ typedef struct Admission
 	DesiredState desired;
 	int64		next_revision;
 	int64		floor;			/* of desired_enter() */
+	uint64		rights;			/* access_generation() when they were asked */
 	Jsonb	   *detail;			/* what else is known of a local effect, for the audit; NULL = nothing */
 } Admission;
 
@@ -120,6 +121,18 @@ may_give(const Admission *admission)
 		return true;
 	destination = options_text(envelope->options, "replay", "destination");
 	return destination == NULL || may_reach(admission, "queue", destination);
+}
+
+/* The same after a wait, in which what was granted may have been taken back. */
+static bool
+may_still_give(Admission *admission)
+{
+	uint64		now = access_generation();
+
+	if (now == admission->rights)
+		return true;
+	admission->rights = now;
+	return may_give(admission);
 }
 
 /* ----------------------------------------------------------------
@@ -276,6 +289,19 @@ roll_back(void)
 			 errmsg_internal("the command has failed")));
 }
 
+/* A dispatcher that gives commands may have given one under the key, or the id, of its own. */
+static void
+require_still_free(const Command *command)
+{
+	Command		given;
+
+	if (command_read_by_key(command->tenant_id, command->idempotency_key, &given) ||
+		command_id_is_used(command->tenant_id, command->command_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("the dispatcher has given a command under the key or the id of its own")));
+}
+
 static void
 dispatch(void *arg)
 {
@@ -289,6 +315,8 @@ dispatch(void *arg)
 		action_dispatch(command->action, &admission->rules, command_jsonb(command));
 	if (command->failure != NULL)
 		roll_back();
+	if (!admission->rules.builtin)
+		require_still_free(command);
 }
 
 /*
@@ -424,8 +452,13 @@ admit(Admission *admission)
 		if (command_id_is_used(command->tenant_id, command->command_id))
 			field_invalid("command_id", "is that of another command", "Leave it out, and one is made.");
 	}
-	if (means_state(admission) && !plan_desired(admission, &outcome))
-		return outcome;
+	if (means_state(admission))
+	{
+		if (!plan_desired(admission, &outcome))
+			return outcome;
+		if (!may_still_give(admission))
+			return ACCEPT_DENIED;
+	}
 	admission->now = clock_now();
 	command->deadline = clock_add_ms(admission->now, admission->envelope.deadline_ms);
 	if (command->command_id == NULL)
@@ -493,19 +526,26 @@ audit_refused(const Admission *admission, AcceptOutcome outcome)
 	Jsonb	   *detail = NULL;
 
 	if (outcome == ACCEPT_DENIED && !command_tenant_known(refused.tenant_id))
+	{
+		audit_pass_over();
 		return;
+	}
 	refused.command_id = NULL;
 	refused.failure = NULL;
-	if (admission->envelope.command_id != NULL)
+	if (!command_tenant_granted(refused.tenant_id))
+	{
+		refused.idempotency_key = NULL;
+		refused.actor = NULL;
+		refused.authentication_method = NULL;
+		refused.target_name = NULL;
+		refused.reason = NULL;
+		refused.options = NULL;
+	}
+	else if (admission->envelope.command_id != NULL)
 	{
 		jsonb_begin(&build);
 		jsonb_add_text(&build, "command_id", admission->envelope.command_id);
 		detail = jsonb_end(&build);
-	}
-	if (!command_tenant_granted(refused.tenant_id))
-	{
-		refused.reason = NULL;
-		refused.options = NULL;
 	}
 	command_audit_envelope(&refused, outcome_names[outcome], detail, clock_now());
 }
@@ -544,9 +584,9 @@ read_envelope(FunctionCallInfo fcinfo, Envelope *envelope, ActionRules *rules)
 	action_require(envelope->action, envelope->target_kind, rules);
 	envelope_option_args(fcinfo, envelope);
 	envelope_check_options(envelope, rules->builtin, rules->confirm);
-	if (envelope->expected_revision >= 0 && rules->desired_state == NULL)
+	if (envelope->expected_revision >= 0 && (rules->desired_state == NULL || rules->mode == MODE_UNAVAILABLE))
 		field_invalid("expected_revision", "does not apply",
-					  psprintf("Action \"%s\" means no desired state.", envelope->action));
+					  psprintf("Action \"%s\" changes no desired state.", envelope->action));
 }
 
 PG_FUNCTION_INFO_V1(reconcile_accept_command);
@@ -561,14 +601,17 @@ reconcile_accept_command(PG_FUNCTION_ARGS)
 	read_envelope(fcinfo, &admission.envelope, &admission.rules);
 	begin(&admission);
 
+	admission.rights = access_generation();
 	if (!may_give(&admission))
 		outcome = ACCEPT_DENIED;
 	else
 	{
+		TEST_POINT("command-after-rights");
 		if (means_state(&admission))
 			admission.floor = desired_enter();
-		/* what was granted may have been taken back while it waited */
-		if (command_lock_key(admission.envelope.tenant_id, admission.envelope.idempotency_key) && !may_give(&admission))
+		/* an authorizer may say something else by then, too */
+		if (command_lock_key(admission.envelope.tenant_id, admission.envelope.idempotency_key) ? !may_give(&admission) :
+			!may_still_give(&admission))
 			outcome = ACCEPT_DENIED;
 		else if (!answer_stored(&admission, &outcome))
 			outcome = admit(&admission);

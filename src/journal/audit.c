@@ -4,7 +4,8 @@
  *
  * Until then they are kept in memory, so that nobody waits for a long transaction:
  * the lock on a chain is held from here to the end of the commit, and the chains of
- * more tenants are locked in the order of their names.
+ * more tenants are locked in the order of their names.  Nobody else locks one: whoever
+ * could hold a chain would hold up all who tell of that tenant and of another.
  */
 #include "postgres.h"
 
@@ -19,6 +20,7 @@
 #include "core/home.h"
 #include "core/install.h"
 #include "core/plan.h"
+#include "core/testpoint.h"
 #include "journal/audit.h"
 #include "journal/audit_chain.h"
 
@@ -27,6 +29,7 @@ enum
 	PLAN_HEAD,
 	PLAN_CHECK,
 	PLAN_SET_HEAD,
+	PLAN_SET_ANCHOR,
 	PLAN_INSERT
 };
 
@@ -35,12 +38,13 @@ static SqlPlan plans[] = {
 		"SELECT h.sequence, h.hash FROM reconcile.audit_head h WHERE h.tenant_id OPERATOR(pg_catalog.=) $1",
 		1, {TEXTOID}
 	},
-	/* a head that was restored, or written by hand */
+	/* a head that was restored, or written by hand, or is gone */
 	[PLAN_CHECK] = {
-		"SELECT FROM reconcile.audit_head h WHERE h.tenant_id OPERATOR(pg_catalog.=) $1"
-		" AND (h.sequence OPERATOR(pg_catalog.=) 9223372036854775807"
-		" OR EXISTS (SELECT FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) h.tenant_id"
-		" AND e.sequence OPERATOR(pg_catalog.>) h.sequence))",
+		"SELECT FROM (SELECT pg_catalog.max(h.sequence) AS sequence FROM reconcile.audit_head h"
+		" WHERE h.tenant_id OPERATOR(pg_catalog.=) $1) h"
+		" WHERE h.sequence OPERATOR(pg_catalog.=) 9223372036854775807"
+		" OR EXISTS (SELECT FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND e.sequence OPERATOR(pg_catalog.>) COALESCE(h.sequence, 0))",
 		1, {TEXTOID}
 	},
 	[PLAN_SET_HEAD] = {
@@ -48,6 +52,11 @@ static SqlPlan plans[] = {
 		" VALUES ($1, $2, $3, 0, $4)"
 		" ON CONFLICT (tenant_id) DO UPDATE SET sequence = EXCLUDED.sequence, hash = EXCLUDED.hash",
 		4, {TEXTOID, INT8OID, BYTEAOID, BYTEAOID}
+	},
+	[PLAN_SET_ANCHOR] = {
+		"UPDATE reconcile.audit_head SET anchor_sequence = $2, anchor_hash = $3, pruned_through = $4"
+		" WHERE tenant_id OPERATOR(pg_catalog.=) $1",
+		4, {TEXTOID, INT8OID, BYTEAOID, TIMESTAMPTZOID}
 	},
 	[PLAN_INSERT] = {
 		"INSERT INTO reconcile.audit_event (" AUDIT_COLUMNS ", hash)"
@@ -62,10 +71,11 @@ typedef struct Pending
 	int			level;			/* of the subtransaction that noted it */
 	int			number;			/* in the order of the transaction */
 	Oid			schema;			/* of the install that it is of */
-	AuditRow	row;
+	AuditRow	row;			/* tenant_id NULL: it is no event, and gets no row */
+	AuditAnchor *anchor;		/* NULL: it is no pruning */
 } Pending;
 
-static List *pending = NIL;		/* in TopTransactionContext */
+static List *pending = NIL;		/* in TopTransactionContext; levels do not fall along it */
 static int	next_number = 0;
 
 /* ----------------------------------------------------------------
@@ -91,15 +101,28 @@ copy_jsonb(const Jsonb *jsonb)
 	return copy;
 }
 
+/* One more, in the current memory context, which is that of the transaction. */
+static Pending *
+add_pending(void)
+{
+	Pending    *noted = palloc0(sizeof(Pending));
+
+	noted->level = GetCurrentTransactionNestLevel();
+	noted->number = next_number++;
+	noted->schema = install_get()->schema;
+	pending = lappend(pending, noted);
+	/* whatever the session's synchronous_commit: what was answered is not to be lost */
+	ForceSyncCommit();
+	return noted;
+}
+
 void
 audit_note(const AuditEvent *event)
 {
 	MemoryContext context = MemoryContextSwitchTo(TopTransactionContext);
-	Pending    *noted = palloc0(sizeof(Pending));
+	Pending    *noted = add_pending();
 	AuditRow   *row = &noted->row;
 
-	noted->level = GetCurrentTransactionNestLevel();
-	noted->number = next_number++;
 	row->tenant_id = pstrdup(event->tenant_id);
 	row->event = pstrdup(event->event);
 	row->happened_at = event->at;
@@ -108,7 +131,6 @@ audit_note(const AuditEvent *event)
 	row->actor = copy_text(event->actor);
 	row->role_name = GetUserNameFromId(GetUserId(), false);
 	row->session_role = GetUserNameFromId(GetSessionUserId(), false);
-	noted->schema = install_get()->schema;
 	row->authentication_method = copy_text(event->authentication_method);
 	row->action = copy_text(event->action);
 	row->target_kind = copy_text(event->target_kind);
@@ -122,10 +144,60 @@ audit_note(const AuditEvent *event)
 	}
 	row->failure = copy_text(event->failure);
 	row->detail = copy_jsonb(event->detail);
-	pending = lappend(pending, noted);
+	if (event->anchor != NULL)
+	{
+		noted->anchor = palloc(sizeof(AuditAnchor));
+		*noted->anchor = *event->anchor;
+	}
 	MemoryContextSwitchTo(context);
-	/* whatever the session's synchronous_commit: what was answered is not to be lost */
-	ForceSyncCommit();
+}
+
+void
+audit_pass_over(void)
+{
+	MemoryContext context = MemoryContextSwitchTo(TopTransactionContext);
+
+	(void) add_pending();
+	(void) GetTopTransactionId();
+	MemoryContextSwitchTo(context);
+}
+
+static bool
+is_of_tenant(const Pending *noted, const char *tenant_id)
+{
+	return noted->row.tenant_id != NULL && strcmp(noted->row.tenant_id, tenant_id) == 0;
+}
+
+bool
+audit_noted(const char *tenant_id)
+{
+	ListCell   *cell;
+
+	foreach(cell, pending)
+	{
+		if (is_of_tenant(lfirst(cell), tenant_id))
+			return true;
+	}
+	return false;
+}
+
+bool
+audit_noted_anchor(const char *tenant_id, AuditAnchor *anchor)
+{
+	ListCell   *cell;
+	bool		found = false;
+
+	foreach(cell, pending)
+	{
+		const Pending *noted = lfirst(cell);
+
+		if (noted->anchor != NULL && is_of_tenant(noted, tenant_id))
+		{
+			*anchor = *noted->anchor;
+			found = true;
+		}
+	}
+	return found;
 }
 
 /* ----------------------------------------------------------------
@@ -138,7 +210,9 @@ compare_pending(const ListCell *a, const ListCell *b)
 {
 	const Pending *x = lfirst(a);
 	const Pending *y = lfirst(b);
-	int			order = strcmp(x->row.tenant_id, y->row.tenant_id);
+	/* what is no event comes first */
+	int			order = strcmp(x->row.tenant_id != NULL ? x->row.tenant_id : "",
+							   y->row.tenant_id != NULL ? y->row.tenant_id : "");
 
 	return order != 0 ? order : x->number - y->number;
 }
@@ -169,6 +243,30 @@ write_head(const char *tenant_id, int64 sequence, const uint8 *hash)
 	sql_run_latest(&plans[PLAN_SET_HEAD], values, NULL);
 }
 
+static void
+write_anchor(const char *tenant_id, const AuditAnchor *anchor)
+{
+	Datum		values[4];
+
+	values[0] = CStringGetTextDatum(tenant_id);
+	values[1] = Int64GetDatum(anchor->sequence);
+	values[2] = PointerGetDatum(audit_hash_datum(anchor->hash));
+	values[3] = TimestampTzGetDatum(anchor->pruned_through);
+	sql_run_latest(&plans[PLAN_SET_ANCHOR], values, NULL);
+}
+
+compat_noreturn static void raise_no_place(const char *tenant_id);
+
+static void
+raise_no_place(const char *tenant_id)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("the audit of tenant \"%s\" cannot go on", tenant_id),
+			 errdetail("Its chain does not end where its head says, or its head is at the last number."),
+			 errhint("reconcile.audit_verify() says where it is broken.")));
+}
+
 /* Locks the chain, and reads where it ends. */
 static void
 read_head(const char *tenant_id, int64 *sequence, uint8 *hash)
@@ -183,18 +281,8 @@ read_head(const char *tenant_id, int64 *sequence, uint8 *hash)
 		*sequence = DatumGetInt64(sql_value(0, 1, NULL));
 		audit_hash_copy(sql_value(0, 2, NULL), hash);
 	}
-}
-
-compat_noreturn static void raise_no_place(const char *tenant_id);
-
-static void
-raise_no_place(const char *tenant_id)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("the audit of tenant \"%s\" cannot go on", tenant_id),
-			 errdetail("Its chain does not end where its head says, or its head is at the last number."),
-			 errhint("reconcile.audit_verify() says where it is broken.")));
+	else if (sql_run_latest(&plans[PLAN_CHECK], &value, NULL) > 0)
+		raise_no_place(tenant_id);
 }
 
 void
@@ -225,7 +313,9 @@ seal(void)
 	ListCell   *cell;
 
 	pending = NIL;
-	/* it was dropped in this transaction, and its tables with it */
+	/* it was dropped in this transaction, and its tables with it; or updated beyond us */
+	if (install == NULL && install_unserved() != NULL)
+		install = install_get();
 	if (install == NULL)
 		return;
 	context = MemoryContextSwitchTo(TopTransactionContext);
@@ -233,9 +323,10 @@ seal(void)
 	sql_begin(&scope);
 	foreach(cell, events)
 	{
-		AuditRow   *row = &((Pending *) lfirst(cell))->row;
+		Pending    *noted = lfirst(cell);
+		AuditRow   *row = &noted->row;
 
-		if (((Pending *) lfirst(cell))->schema != install->schema)
+		if (noted->schema != install->schema || row->tenant_id == NULL)
 			continue;
 		if (tenant_id == NULL || strcmp(tenant_id, row->tenant_id) != 0)
 		{
@@ -252,6 +343,8 @@ seal(void)
 		audit_row_hash(row, hash, row->hash);
 		memcpy(hash, row->hash, DIGEST_BYTES);
 		insert_row(row);
+		if (noted->anchor != NULL)
+			write_anchor(tenant_id, noted->anchor);
 	}
 	if (tenant_id != NULL)
 		write_head(tenant_id, sequence, hash);
@@ -266,7 +359,10 @@ audit_xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 			if (pending != NIL)
+			{
 				seal();
+				TEST_POINT("command-before-commit");
+			}
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			/* or whoever was denied could hold up a tenant for as long as he likes */
@@ -278,6 +374,10 @@ audit_xact_callback(XactEvent event, void *arg)
 						 errhint("Use COMMIT.")));
 			break;
 		case XACT_EVENT_COMMIT:
+			if (next_number > 0)
+				TEST_POINT("command-after-commit");
+			/* FALLTHROUGH */
+		case XACT_EVENT_PREPARE:
 		case XACT_EVENT_ABORT:
 			/* the context that it was in goes with the transaction */
 			pending = NIL;
@@ -292,15 +392,16 @@ static void
 audit_subxact_callback(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
 {
 	int			level = GetCurrentTransactionNestLevel();
-	ListCell   *cell;
 
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
 	{
-		foreach(cell, pending)
+		for (int i = list_length(pending) - 1; i >= 0; i--)
 		{
-			Pending    *noted = lfirst(cell);
+			Pending    *noted = list_nth(pending, i);
 
-			noted->level = Min(noted->level, level - 1);
+			if (noted->level < level)
+				break;
+			noted->level = level - 1;
 		}
 	}
 	else if (event == SUBXACT_EVENT_ABORT_SUB)

@@ -44,6 +44,7 @@ reconcile_audit_access(PG_FUNCTION_ARGS)
 	AccessRequest request = {0};
 	AuditEvent	event = {0};
 	JsonbBuild	build;
+	char	   *reason;
 	bool		allowed;
 	int64		number = 0;
 
@@ -59,17 +60,25 @@ reconcile_audit_access(PG_FUNCTION_ARGS)
 	if (!is_one_of(request.target_kind, "failure", "dead_letter"))
 		field_invalid("target_kind", "is not a kind of record", "It is failure or dead_letter.");
 	request.target_name = identity_field(fcinfo, 3, "target_name");
-	event.reason = command_reason_field(fcinfo, 4, "reason");
+	reason = command_reason_field(fcinfo, 4, "reason");
 
 	allowed = command_allowed(&request);
 	if (!allowed && !command_tenant_known(request.tenant_id))
+	{
+		audit_pass_over();
 		PG_RETURN_NULL();
+	}
 	event.tenant_id = request.tenant_id;
 	event.event = allowed ? "authorized" : "denied";
 	event.at = clock_now();
 	event.action = request.permission;
 	event.target_kind = request.target_kind;
-	event.target_name = request.target_name;
+	/* who may do nothing for the tenant writes no text of his into its audit */
+	if (command_tenant_granted(request.tenant_id))
+	{
+		event.target_name = request.target_name;
+		event.reason = reason;
+	}
 	if (allowed)
 	{
 		number = new_number();

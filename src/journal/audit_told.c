@@ -11,6 +11,7 @@
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 
 #include "core/plan.h"
 #include "journal/audit_chain.h"
@@ -42,8 +43,13 @@ static SqlPlan plans[] = {
 		"SELECT " COMMAND_COLUMNS ", c.completed_at, c.accepted_at, c.mode, c.confirmed, c.capability, c.requested_at,"
 		" c.role_name, a.sequence, a.happened_at, a.role_name, a.fingerprint, a.action, a.target_kind, a.target_name,"
 		" a.actor, a.authentication_method, a.options, a.reason, a.idempotency_key, a.detail,"
-		" e.sequence, e.happened_at, e.failure, e.detail,"
-		" (a.sequence IS NOT NULL OR (c.completed_at IS NOT NULL AND c.accepted_at OPERATOR(pg_catalog.<=) h.pruned_through))"
+		" e.sequence, e.happened_at, e.failure, e.detail, k.detail,"
+		/* what is made pending again would be given out again */
+		" (c.completed_at IS NOT NULL OR c.status OPERATOR(pg_catalog.=) CASE WHEN c.acknowledged_at IS NOT NULL"
+		"  THEN 'acknowledged' WHEN c.dispatched_at IS NOT NULL THEN 'dispatched' ELSE 'pending' END)"
+		" AND pg_catalog.num_nonnulls(c.dispatched_at, c.claimant, c.claim_token, c.claim_expires_at, c.claim_xid)"
+		"  OPERATOR(pg_catalog.=) CASE WHEN c.dispatched_at IS NULL THEN 0 ELSE 5 END"
+		" AND (a.sequence IS NOT NULL OR (c.completed_at IS NOT NULL AND c.accepted_at OPERATOR(pg_catalog.<=) h.pruned_through))"
 		" AND (c.completed_at IS NULL OR e.sequence IS NOT NULL"
 		"  OR (a.sequence IS NULL AND c.completed_at OPERATOR(pg_catalog.<=) h.pruned_through))"
 		" AND (c.dispatched_at IS NULL OR c.dispatched_at OPERATOR(pg_catalog.<=) h.pruned_through"
@@ -53,7 +59,7 @@ static SqlPlan plans[] = {
 		" AND NOT EXISTS (SELECT FROM reconcile.audit_event x WHERE " OF_COMMAND " AND ("
 		"  (x.event OPERATOR(pg_catalog.=) 'dispatched' AND (c.dispatched_at IS NULL"
 		"   OR x.happened_at OPERATOR(pg_catalog.<>) c.dispatched_at"
-		"   OR (x.detail OPERATOR(pg_catalog.->>) 'claimant') OPERATOR(pg_catalog.<>) c.claimant))"
+		"   OR (x.detail OPERATOR(pg_catalog.->>) 'claimant') IS DISTINCT FROM c.claimant))"
 		"  OR (x.event OPERATOR(pg_catalog.=) 'acknowledged' AND (c.acknowledged_at IS NULL"
 		"   OR x.happened_at OPERATOR(pg_catalog.<>) c.acknowledged_at))"
 		"  OR (x.event OPERATOR(pg_catalog.=) ANY (" ENDS ") AND x.event OPERATOR(pg_catalog.<>) c.status)))"
@@ -65,6 +71,8 @@ static SqlPlan plans[] = {
 		"  AND x.event OPERATOR(pg_catalog.=) 'accepted' ORDER BY x.sequence LIMIT 1) a ON true"
 		" LEFT JOIN LATERAL (SELECT x.* FROM reconcile.audit_event x WHERE " OF_COMMAND
 		"  AND x.event OPERATOR(pg_catalog.=) c.status AND c.completed_at IS NOT NULL ORDER BY x.sequence LIMIT 1) e ON true"
+		" LEFT JOIN LATERAL (SELECT x.* FROM reconcile.audit_event x WHERE " OF_COMMAND
+		"  AND x.event OPERATOR(pg_catalog.=) 'acknowledged' ORDER BY x.sequence LIMIT 1) k ON true"
 		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.command_id OPERATOR(pg_catalog.>) $2"
 		" ORDER BY c.command_id LIMIT $3",
 		3, {TEXTOID, TEXTOID, INT4OID}
@@ -153,6 +161,8 @@ enum
 	COL_E_HAPPENED_AT,
 	COL_E_FAILURE,
 	COL_E_DETAIL,
+	/* of that of its acknowledgement */
+	COL_K_DETAIL,
 	/* do the others fit? */
 	COL_FITS
 };
@@ -219,6 +229,13 @@ is_as_ended(int n, const Command *command)
 		(local ? command_worker_jsonb(command) == NULL : is_jsonb(n, COL_E_DETAIL, command_worker_jsonb(command)));
 }
 
+/* Until its end it has what its acknowledgement said of the worker, if there was one. */
+static bool
+is_as_acknowledged(int n, const Command *command)
+{
+	return is_jsonb(n, COL_K_DETAIL, command_worker_jsonb(command));
+}
+
 /* The command in row n, beside what is told of it. */
 static bool
 is_as_told(int n, const Command *command)
@@ -229,6 +246,7 @@ is_as_told(int n, const Command *command)
 	/* where nothing was pruned the condition may be NULL */
 	return !unsaid && DatumGetBool(fits) &&
 		(!is_there(n, COL_A_SEQUENCE) || is_as_accepted(n, command)) &&
+		(is_there(n, COL_COMPLETED_AT) || is_as_acknowledged(n, command)) &&
 		(!is_there(n, COL_E_SEQUENCE) || is_as_ended(n, command));
 }
 
@@ -243,23 +261,28 @@ verify_commands(Verify *verify)
 	do
 	{
 		SqlScope	scope;
+		MemoryContext row_context;
 
 		CHECK_FOR_INTERRUPTS();
 		values[1] = CStringGetTextDatum(after);
 		values[2] = Int32GetDatum(AUDIT_VERIFY_PAGE);
 		sql_begin(&scope);
 		n = sql_run_snapshot(&plans[PLAN_COMMANDS], values, NULL, verify->snapshot);
+		row_context = AllocSetContextCreate(CurrentMemoryContext, "reconcile command", ALLOCSET_DEFAULT_SIZES);
 		for (uint64 i = 0; i < n; i++)
 		{
+			MemoryContext context = MemoryContextSwitchTo(row_context);
 			Command		command;
 
-			command_from_row(i, CurrentMemoryContext, &command);
+			command_from_row(i, row_context, &command);
 			if (i == n - 1)
 				after = MemoryContextStrdup(scope.outer, command.command_id);
 			if (!is_as_told(i, &command))
 				verify_found(verify, "command_changed", 0,
 					  MemoryContextStrdup(scope.outer,
 										  psprintf("Command \"%s\" is not as its events have it.", command.command_id)));
+			MemoryContextSwitchTo(context);
+			MemoryContextReset(row_context);
 		}
 		sql_end(&scope);
 	} while (n == AUDIT_VERIFY_PAGE && verify->outcome == NULL);

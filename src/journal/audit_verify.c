@@ -38,7 +38,7 @@ enum
 
 static SqlPlan plans[] = {
 	[PLAN_HEAD] = {
-		"SELECT h.sequence, h.hash, h.anchor_sequence, h.anchor_hash FROM reconcile.audit_head h"
+		"SELECT h.sequence, h.hash, h.anchor_sequence, h.anchor_hash, h.pruned_through FROM reconcile.audit_head h"
 		" WHERE h.tenant_id OPERATOR(pg_catalog.=) $1",
 		1, {TEXTOID}
 	},
@@ -78,15 +78,22 @@ read_head(Verify *verify)
 	SqlScope	scope;
 	Datum		value = CStringGetTextDatum(verify->tenant_id);
 
+	verify->anchor.pruned_through = DT_NOBEGIN;
 	memcpy(verify->hash, nothing, DIGEST_BYTES);
-	memcpy(verify->anchor_hash, nothing, DIGEST_BYTES);
+	memcpy(verify->anchor.hash, nothing, DIGEST_BYTES);
 	sql_begin(&scope);
 	if (sql_run_snapshot(&plans[PLAN_HEAD], &value, NULL, verify->snapshot) > 0)
 	{
+		bool		never;
+		Datum		pruned_through;
+
 		verify->sequence = DatumGetInt64(sql_value(0, 1, NULL));
 		(void) audit_hash_copy(sql_value(0, 2, NULL), verify->hash);
-		verify->anchor = DatumGetInt64(sql_value(0, 3, NULL));
-		(void) audit_hash_copy(sql_value(0, 4, NULL), verify->anchor_hash);
+		verify->anchor.sequence = DatumGetInt64(sql_value(0, 3, NULL));
+		(void) audit_hash_copy(sql_value(0, 4, NULL), verify->anchor.hash);
+		pruned_through = sql_value(0, 5, &never);
+		if (!never)
+			verify->anchor.pruned_through = DatumGetTimestampTz(pruned_through);
 	}
 	sql_end(&scope);
 }
@@ -100,6 +107,20 @@ meet_kept(Verify *verify, int64 sequence, const uint8 *hash)
 	verify->kept_met = true;
 	if (memcmp(hash, verify->kept_hash, DIGEST_BYTES) != 0)
 		verify_found(verify, "forked", sequence, "The event has another hash than the head that was kept.");
+}
+
+/* A pruning that moved the anchor says where to. */
+static void
+note_pruned(Verify *verify, const AuditRow *row)
+{
+	MemoryContext context;
+
+	if (strcmp(row->event, "pruned") != 0 || row->detail == NULL || !JB_ROOT_IS_OBJECT(row->detail) ||
+		options_member(row->detail, NULL, "anchor") == NULL)
+		return;
+	context = MemoryContextSwitchTo(verify->context);
+	verify->pruned = (Jsonb *) PG_DETOAST_DATUM_COPY(JsonbPGetDatum(row->detail));
+	MemoryContextSwitchTo(context);
 }
 
 /* One event; false: what follows cannot be judged any more. */
@@ -127,6 +148,7 @@ verify_event(Verify *verify, const AuditRow *row, int64 *sequence, uint8 *hash)
 	*sequence = row->sequence;
 	memcpy(hash, row->hash, DIGEST_BYTES);
 	verify->events++;
+	note_pruned(verify, row);
 	meet_kept(verify, *sequence, hash);
 	return true;
 }
@@ -134,30 +156,36 @@ verify_event(Verify *verify, const AuditRow *row, int64 *sequence, uint8 *hash)
 static void
 verify_chain(Verify *verify)
 {
-	int64		sequence = verify->anchor;
+	int64		sequence = verify->anchor.sequence;
 	uint8		hash[DIGEST_BYTES];
 	Datum		values[3];
 	uint64		n;
 	bool		whole = true;
 
-	memcpy(hash, verify->anchor_hash, DIGEST_BYTES);
+	memcpy(hash, verify->anchor.hash, DIGEST_BYTES);
 	meet_kept(verify, sequence, hash);
 	values[0] = CStringGetTextDatum(verify->tenant_id);
 	do
 	{
 		SqlScope	scope;
+		MemoryContext row_context;
 
 		CHECK_FOR_INTERRUPTS();
 		values[1] = Int64GetDatum(sequence);
 		values[2] = Int32GetDatum(AUDIT_VERIFY_PAGE);
 		sql_begin(&scope);
 		n = sql_run_snapshot(&plans[PLAN_EVENTS], values, NULL, verify->snapshot);
+		/* options may be long, and there are many of them */
+		row_context = AllocSetContextCreate(CurrentMemoryContext, "reconcile event", ALLOCSET_DEFAULT_SIZES);
 		for (uint64 i = 0; i < n && whole; i++)
 		{
+			MemoryContext context = MemoryContextSwitchTo(row_context);
 			AuditRow	row;
 
 			audit_row_read(i, &row);
 			whole = verify_event(verify, &row, &sequence, hash);
+			MemoryContextSwitchTo(context);
+			MemoryContextReset(row_context);
 		}
 		sql_end(&scope);
 	} while (whole && n == AUDIT_VERIFY_PAGE);
@@ -169,6 +197,19 @@ verify_chain(Verify *verify)
 		verify_found(verify, "cut", verify->kept_sequence, "The chain ends before the head that was kept.");
 }
 
+/* Does what the last pruning says fit the anchor?  Else the oldest events are gone in another way. */
+static bool
+is_anchor_as_told(const Verify *verify)
+{
+	JsonbValue *told;
+
+	if (verify->pruned == NULL || verify->anchor.sequence == 0 || TIMESTAMP_NOT_FINITE(verify->anchor.pruned_through))
+		return verify->pruned == NULL && verify->anchor.sequence == 0 && verify->anchor.pruned_through == DT_NOBEGIN;
+	told = options_member(verify->pruned, NULL, "anchor");
+	return told->type == jbvBinary &&
+		compareJsonbContainers(told->val.binary.data, &audit_anchor_jsonb(&verify->anchor)->root) == 0;
+}
+
 static void
 verify_beginning(Verify *verify)
 {
@@ -176,7 +217,7 @@ verify_beginning(Verify *verify)
 	Datum		values[2];
 
 	values[0] = CStringGetTextDatum(verify->tenant_id);
-	values[1] = Int64GetDatum(verify->anchor);
+	values[1] = Int64GetDatum(verify->anchor.sequence);
 	sql_begin(&scope);
 	if (sql_run_snapshot(&plans[PLAN_BEYOND], values, NULL, verify->snapshot) > 0)
 		verify_found(verify, "wrong_head", DatumGetInt64(sql_value(0, 1, NULL)), "The event is from before the beginning of the chain.");
@@ -215,6 +256,7 @@ reconcile_audit_verify(PG_FUNCTION_ARGS)
 	bool		nulls[6] = {false};
 
 	verify.tenant_id = tenant_id;
+	verify.context = CurrentMemoryContext;
 	kept_args(fcinfo, &verify);
 	if (!command_allowed(&request))
 		ereport(ERROR,
@@ -225,11 +267,21 @@ reconcile_audit_verify(PG_FUNCTION_ARGS)
 	read_head(&verify);
 	verify_beginning(&verify);
 	verify_chain(&verify);
+	if (!is_anchor_as_told(&verify))
+		verify_found(&verify, "wrong_head", 0, "The chain does not begin where the last pruning says.");
 	if (verify.outcome == NULL)
 		verify_told(&verify);
 	UnregisterSnapshot(verify.snapshot);
 	if (verify.kept_sequence > 0 && !verify.kept_met)
 		verify_found(&verify, "pruned", verify.kept_sequence, "The head that was kept is older than what is left: it cannot be compared.");
+
+	/* of what this transaction has done the events come at its end */
+	if (verify.outcome != NULL && audit_noted(tenant_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the audit of tenant \"%s\" cannot be verified in this transaction", tenant_id),
+				 errdetail("It has events of the tenant that get their places in the chain when it commits."),
+				 errhint("Verify in a transaction of its own.")));
 
 	values[0] = CStringGetTextDatum(verify.outcome != NULL ? verify.outcome : "ok");
 	values[1] = Int64GetDatum(verify.events);

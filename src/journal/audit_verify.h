@@ -7,19 +7,20 @@
 
 #include "utils/snapshot.h"
 
-#include "journal/digest.h"
+#include "journal/audit.h"
 
 #define AUDIT_VERIFY_PAGE	1000	/* rows that are read together */
 
 typedef struct Verify
 {
 	const char *tenant_id;
+	MemoryContext context;		/* of what is kept to its end */
 	Snapshot	snapshot;
 	/* the head as it is stored */
 	int64		sequence;
 	uint8		hash[DIGEST_BYTES];
-	int64		anchor;
-	uint8		anchor_hash[DIGEST_BYTES];
+	AuditAnchor anchor;
+	Jsonb	   *pruned;			/* what the last event of a pruning says; NULL = there is none */
 	/* the head that the caller has kept; 0 = none */
 	int64		kept_sequence;
 	uint8		kept_hash[DIGEST_BYTES];

@@ -180,10 +180,11 @@ granted(const char *tenant_id, const char *permission, const char *target_kind, 
 	{
 		const Grant *grant = &kept.grants[i];
 
-		if (!covers(grant, target_kind, target_name))
-			continue;
-		if (!grant->allow)
+		/* whom a part is denied the tenant as a whole is denied */
+		if (!grant->allow && (target_kind[0] == '\0' || covers(grant, target_kind, target_name)))
 			return false;
+		if (!grant->allow || !covers(grant, target_kind, target_name))
+			continue;
 		allowed |= !by_name || grant->target_name[0] != '\0';
 	}
 	return allowed;

@@ -252,10 +252,14 @@ command_audit_denied(const char *tenant_id, const char *command_id, const char *
 	JsonbBuild	build;
 
 	if (!command_tenant_known(tenant_id))
+	{
+		audit_pass_over();
 		return;
+	}
 	jsonb_begin(&build);
 	jsonb_add_text(&build, "step", step);
-	if (command_id != NULL)
+	/* who may do nothing for the tenant writes no text of his into its audit */
+	if (command_id != NULL && command_tenant_granted(tenant_id))
 		jsonb_add_text(&build, "command_id", command_id);
 	noted.detail = jsonb_end(&build);
 	audit_note(&noted);

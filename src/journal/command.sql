@@ -32,7 +32,7 @@ CREATE FUNCTION reconcile.skip_row() RETURNS trigger
     LANGUAGE c SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_skip_row';
 COMMENT ON FUNCTION reconcile.skip_row() IS
-'Lets a row go that is there already.';
+'Trigger of our own table: lets a row go that is there already. 39P01 not called by such a trigger.';
 CREATE TRIGGER command_action_builtin BEFORE INSERT ON reconcile.command_action
     FOR EACH ROW WHEN (NEW.builtin) EXECUTE FUNCTION reconcile.skip_row();
 ALTER TABLE reconcile.command_action ENABLE REPLICA TRIGGER command_action_builtin;
@@ -92,7 +92,10 @@ CREATE INDEX command_pending_deadline ON reconcile.command (deadline, tenant_id,
 CREATE INDEX command_claimed ON reconcile.command (claim_expires_at, tenant_id, command_id)
     WHERE status IN ('dispatched', 'acknowledged');
 CREATE INDEX command_unknown ON reconcile.command (completed_at, tenant_id, command_id) WHERE status = 'unknown';
-CREATE INDEX command_accepted ON reconcile.command (tenant_id, accepted_at);
+-- The views have the default collation, so what they are asked for is found by indexes that have it. Where order does not
+-- matter it is a hash, which no other version of a locale makes wrong.
+CREATE INDEX command_accepted ON reconcile.command (tenant_id COLLATE "default", accepted_at);
+CREATE INDEX command_id ON reconcile.command USING hash (command_id COLLATE "default");
 
 CREATE TABLE reconcile.command_resolution (
     tenant_id   text COLLATE "C" NOT NULL,
@@ -142,6 +145,12 @@ CREATE TABLE reconcile.command_grant (
 COMMENT ON TABLE reconcile.command_grant IS
 'What roles may do for tenants; a denial overrides. A row that allows counts only while role and role_name name the same role, one that denies for both.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.command_grant', '');
+CREATE TRIGGER grants_changed AFTER INSERT OR UPDATE OR DELETE ON reconcile.command_grant
+    FOR EACH ROW EXECUTE FUNCTION reconcile.grants_changed();
+CREATE TRIGGER grants_truncated AFTER TRUNCATE ON reconcile.command_grant
+    FOR EACH STATEMENT EXECUTE FUNCTION reconcile.grants_changed();
+ALTER TABLE reconcile.command_grant ENABLE ALWAYS TRIGGER grants_changed;
+ALTER TABLE reconcile.command_grant ENABLE ALWAYS TRIGGER grants_truncated;
 
 -- Whoever loses it begins anew: it needs no WAL, no dump and no subscription.
 CREATE UNLOGGED TABLE reconcile.command_sweep_cursor (

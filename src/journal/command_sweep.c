@@ -5,8 +5,8 @@
  *
  * A sweep looks at so many rows at most, in the order of their deadlines, and the next
  * one goes on behind them, around the end to the beginning: rows that are locked, or
- * that cannot be settled, hold up none that come after.  It waits for nobody, and looks
- * at no row twice.
+ * that cannot be settled, hold up none that come after.  It waits for nobody, but at its
+ * COMMIT for the ends of its tenants' chains, as all do; and it looks at no row twice.
  */
 #include "postgres.h"
 
@@ -20,6 +20,7 @@
 #include "core/access.h"
 #include "core/duration.h"
 #include "core/errors.h"
+#include "core/install.h"
 #include "core/plan.h"
 #include "core/rows.h"
 #include "core/subxact.h"
@@ -36,15 +37,16 @@ enum
 	PLAN_MAKE_CURSOR,
 	PLAN_SET_CURSOR,
 	PLAN_DUE,
+	PLAN_OVERDUE,
 	PLAN_LOCK
 };
 
 static SqlPlan plans[] = {
 	[PLAN_CURSOR] = {
-		"SELECT s.at, s.tenant_id, s.command_id FROM reconcile.command_sweep_cursor s FOR UPDATE SKIP LOCKED", 0, {0}
+		"SELECT s.at, s.tenant_id, s.command_id FROM reconcile.command_sweep_cursor s", 0, {0}
 	},
 	[PLAN_MAKE_CURSOR] = {
-		"INSERT INTO reconcile.command_sweep_cursor (singleton) VALUES (true) ON CONFLICT DO NOTHING", 0, {0}
+		"INSERT INTO reconcile.command_sweep_cursor (singleton) VALUES (true)", 0, {0}
 	},
 	[PLAN_SET_CURSOR] = {
 		"UPDATE reconcile.command_sweep_cursor SET at = $1, tenant_id = $2, command_id = $3",
@@ -64,6 +66,13 @@ static SqlPlan plans[] = {
 		" ORDER BY c.claim_expires_at, c.tenant_id, c.command_id LIMIT $5)"
 		") o ORDER BY o.at, o.tenant_id, o.command_id LIMIT $5",
 		5, {TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, INT4OID}
+	},
+	[PLAN_OVERDUE] = {
+		"SELECT FROM (SELECT FROM reconcile.command c WHERE c.status OPERATOR(pg_catalog.=) 'pending'"
+		" AND c.deadline OPERATOR(pg_catalog.<) $1 UNION ALL SELECT FROM reconcile.command c"
+		" WHERE c.status OPERATOR(pg_catalog.=) ANY ('{dispatched,acknowledged}')"
+		" AND c.claim_expires_at OPERATOR(pg_catalog.<) $1) o LIMIT $2",
+		2, {TIMESTAMPTZOID, INT4OID}
 	},
 	[PLAN_LOCK] = {
 		"SELECT " COMMAND_COLUMNS " FROM reconcile.command c"
@@ -89,24 +98,30 @@ typedef struct Sweep
 	bool		more;			/* it stopped at its budget, and the next one has something to do */
 } Sweep;
 
-/* False: another sweep has it. */
+/* False: another sweep has it.  Not by its row, which whoever makes it would have to wait for. */
 static bool
 lock_cursor(Place *cursor)
 {
+	LOCKTAG		tag;
 	SqlScope	scope;
-	bool		locked;
 
+	lock_tag(&tag, LOCK_KIND_SWEEP, "", "");
+	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return false;
 	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_MAKE_CURSOR], NULL, NULL);
-	locked = sql_run_latest(&plans[PLAN_CURSOR], NULL, NULL) > 0;
-	if (locked)
+	if (sql_run_latest(&plans[PLAN_CURSOR], NULL, NULL) == 0)
+	{
+		sql_run_latest(&plans[PLAN_MAKE_CURSOR], NULL, NULL);
+		*cursor = (Place) {DT_NOBEGIN, "", ""};
+	}
+	else
 	{
 		cursor->at = DatumGetTimestampTz(sql_value(0, 1, NULL));
 		cursor->tenant_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 2, NULL)));
 		cursor->command_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 3, NULL)));
 	}
 	sql_end(&scope);
-	return locked;
+	return true;
 }
 
 static void
@@ -156,7 +171,8 @@ typedef struct Settling
 {
 	const Place *place;
 	TimestampTz now;
-	int64		floor;			/* of desired_enter() */
+	bool		entered;		/* desired states can be changed */
+	int64		floor;			/* of desired_try_enter() */
 	Sweep	   *sweep;
 } Settling;
 
@@ -207,6 +223,9 @@ settle(void *arg)
 	audit_check(settling->place->tenant_id);
 	if (lock_unless_busy(settling->place, &command))
 		count = end_of(&command, settling->now, settling->sweep);
+	/* its desired state cannot be withdrawn at this moment */
+	if (count != NULL && command.status == COMMAND_CANCELED && command.desired_revision >= 0 && !settling->entered)
+		count = NULL;
 	if (count != NULL && command_end(&command, NULL, settling->floor, false))
 		(*count)++;
 	else
@@ -256,7 +275,7 @@ sweep_from(Place *place, const Place *last, int max, Settling *settling)
 
 	/* before any row is locked */
 	if (n > 0)
-		settling->floor = desired_enter();
+		settling->entered = desired_try_enter(&settling->floor);
 	context = AllocSetContextCreate(CurrentMemoryContext, "reconcile sweep", ALLOCSET_DEFAULT_SIZES);
 	outer = MemoryContextSwitchTo(context);
 	for (i = 0; i < n && (last == NULL || compare_places(&places[i], last) <= 0); i++)
@@ -295,6 +314,21 @@ sweep_commands(int max, Sweep *sweep)
 	}
 	if (compare_places(&place, &start) != 0)
 		set_cursor(&place);
+}
+
+int64
+command_overdue(TimestampTz before, int max)
+{
+	SqlScope	scope;
+	Datum		values[2];
+	int64		n;
+
+	values[0] = TimestampTzGetDatum(before);
+	values[1] = Int32GetDatum(max + 1);
+	sql_begin(&scope);
+	n = sql_run(&plans[PLAN_OVERDUE], values, NULL);
+	sql_end(&scope);
+	return n;
 }
 
 PG_FUNCTION_INFO_V1(reconcile_sweep_commands);

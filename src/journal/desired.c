@@ -135,6 +135,12 @@ desired_enter(void)
 	return incarnation_hold();
 }
 
+bool
+desired_try_enter(int64 *floor)
+{
+	return incarnation_enter(floor);
+}
+
 /* The row that a plan has locked. */
 static void
 read_locked(const SqlScope *scope, DesiredState *now)

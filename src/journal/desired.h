@@ -58,6 +58,9 @@ typedef struct DesiredState
  */
 extern int64 desired_enter(void);
 
+/* The same; false: the incarnation is changing at this moment. */
+extern bool desired_try_enter(int64 *floor);
+
 /* Locks the row of a target until this transaction is over, and reads it; makes it where it is not there. */
 extern void desired_lock(const DesiredTarget *target, DesiredState *now);
 

@@ -2,11 +2,15 @@
  * desired_read.c
  *		Desired states as workers read them, and what they report of them.
  *
- * A change has a position: the floor of the incarnation, the transaction that made it,
+ * A change has a place: the floor of the incarnation, the transaction that made it,
  * a number.  A list shows a change of this incarnation only when every transaction
  * before its own is over, so that no later commit can be before what a reader has
  * seen; those of earlier incarnations are all over (incarnation_hold()).  Which
  * incarnation this is, and what is over, is read with one snapshot.
+ *
+ * A position is such a place and the life in which it was read.  Who comes with one
+ * of another life may have seen changes that are lost, after which a target is again
+ * as it was at an earlier place: he is shown all of them once more.
  */
 #include "postgres.h"
 
@@ -82,16 +86,26 @@ static SqlPlan plans[] = {
 
 typedef struct Position
 {
+	int64		life;			/* in which it was read */
 	int64		floor;
 	uint64		xid;
 	int64		number;
 } Position;
 
+/* The floor of the incarnation; while it has not begun that still changes with the clock. */
+static int64
+life_of(const Incarnation *now)
+{
+	if (now->since != 0 || now->floor == 0)
+		return now->floor;
+	return -(now->number << 32 | now->timeline);
+}
+
 static char *
 position_text(const Position *position)
 {
-	return psprintf(INT64_FORMAT "." UINT64_FORMAT "." INT64_FORMAT,
-					position->floor, position->xid, position->number);
+	return psprintf(INT64_FORMAT "." INT64_FORMAT "." UINT64_FORMAT "." INT64_FORMAT,
+					position->life, position->floor, position->xid, position->number);
 }
 
 static void
@@ -103,8 +117,8 @@ position_arg(FunctionCallInfo fcinfo, int n, Position *position)
 	if (PG_ARGISNULL(n))
 		return;
 	value = text_to_cstring(PG_GETARG_TEXT_PP(n));
-	if (sscanf(value, INT64_FORMAT "." UINT64_FORMAT "." INT64_FORMAT,
-			   &position->floor, &position->xid, &position->number) != 3 ||
+	if (sscanf(value, INT64_FORMAT "." INT64_FORMAT "." UINT64_FORMAT "." INT64_FORMAT,
+			   &position->life, &position->floor, &position->xid, &position->number) != 4 ||
 		position->floor < 0 || position->number < 0 || strcmp(value, position_text(position)) != 0)
 		field_invalid("after", "is not a position", "It is the position of a row that was returned before, or NULL for all.");
 }
@@ -189,6 +203,8 @@ reconcile_desired_states_since(PG_FUNCTION_ARGS)
 
 	snapshot = RegisterSnapshot(GetTransactionSnapshot());
 	incarnation_read_at(&now, snapshot);
+	if (after.life != life_of(&now))
+		after = (Position) {0};
 	values[0] = CStringGetTextDatum(tenant_id);
 	values[1] = Int64GetDatum(after.floor);
 	values[2] = FullTransactionIdGetDatum(FullTransactionIdFromU64(after.xid));
@@ -205,6 +221,7 @@ reconcile_desired_states_since(PG_FUNCTION_ARGS)
 		Datum		row[7];
 		bool		row_nulls[7] = {false};
 
+		position.life = life_of(&now);
 		position.floor = DatumGetInt64(sql_value(i, 7, NULL));
 		position.xid = U64FromFullTransactionId(DatumGetFullTransactionId(sql_value(i, 8, NULL)));
 		position.number = DatumGetInt64(sql_value(i, 9, NULL));

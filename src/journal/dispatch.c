@@ -21,6 +21,7 @@
 #include "core/ident.h"
 #include "core/jsonb_build.h"
 #include "core/plan.h"
+#include "core/testpoint.h"
 #include "journal/authorize.h"
 #include "journal/command.h"
 #include "journal/count.h"
@@ -38,7 +39,7 @@ enum
 };
 
 static SqlPlan plans[] = {
-	/* who may do anything serves all; the oldest first */
+	/* who may do anything serves all */
 	[PLAN_TENANTS] = {
 		"WITH RECURSIVE t (tenant_id) AS ("
 		"(SELECT c.tenant_id FROM reconcile.command c WHERE c.status OPERATOR(pg_catalog.=) 'pending'"
@@ -106,6 +107,7 @@ claim_one(Claiming *claiming, const Command *command, TimestampTz now)
 	sql_begin(&scope);
 	sql_run_latest(&plans[PLAN_CLAIM], columns, NULL);
 	sql_end(&scope);
+	TEST_POINT("command-before-audit");
 	desired_settle(command->tenant_id, command->command_id);
 	command_audit(command, "dispatched", NULL, claimant_jsonb(claiming->claimant), now);
 	command_count(command->action, "dispatched");

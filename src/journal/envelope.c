@@ -458,7 +458,7 @@ envelope_check_options(const Envelope *envelope, bool builtin, bool confirm)
  */
 
 void
-envelope_fingerprint(const Envelope *envelope, uint8 fingerprint[FINGERPRINT_BYTES])
+envelope_fingerprint(const Envelope *envelope, uint8 fingerprint[DIGEST_BYTES])
 {
 	Digest	   *digest = digest_begin("reconcile/command", FINGERPRINT_VERSION);
 

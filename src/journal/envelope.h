@@ -10,6 +10,7 @@
 #include "utils/jsonb.h"
 
 #include "core/compat.h"
+#include "journal/digest.h"
 
 #define IDENTITY_MAX			256 /* bytes of tenants, keys, actors, targets, workers ... */
 #define FAILURE_MAX				64	/* bytes */
@@ -17,7 +18,6 @@
 #define COMMAND_OPTIONS_MAX		65536	/* bytes, as jsonb */
 #define COMMAND_DEADLINE_MAX_MS (300 * 1000)
 #define FINGERPRINT_VERSION		1
-#define FINGERPRINT_BYTES		32
 
 typedef struct Envelope
 {
@@ -78,7 +78,7 @@ extern bool failure_code_valid(const char *code);
 /* major.minor: 1 to 65535 and 0 to 65535. */
 extern bool protocol_valid(const char *version);
 
-/* A member of the options: NULL where it is not there.  "path" names members inside one another. */
+/* A member of the options, or of the object "group" in them; NULL where it is not there. */
 extern JsonbValue *options_member(const Jsonb *options, const char *group, const char *member);
 
 /* The same as text, or as a number; NULL, or "missing", where it is not there. */
@@ -89,6 +89,6 @@ extern int	options_int(const Jsonb *options, const char *group, const char *memb
  * By it an envelope is known again: all that the caller decides, but for the
  * command's id and the time that he says.
  */
-extern void envelope_fingerprint(const Envelope *envelope, uint8 fingerprint[FINGERPRINT_BYTES]);
+extern void envelope_fingerprint(const Envelope *envelope, uint8 fingerprint[DIGEST_BYTES]);
 
 #endif							/* RECONCILE_ENVELOPE_H */

@@ -29,7 +29,7 @@ static SqlPlan plans[] = {
 		"SELECT c.mode, c.claimant, c.dispatched_at, c.completed_at, r.verdict, r.source, r.role_name, r.reason"
 		" FROM reconcile.command c LEFT JOIN LATERAL (SELECT * FROM reconcile.command_resolution r"
 		" WHERE r.tenant_id OPERATOR(pg_catalog.=) c.tenant_id AND r.command_id OPERATOR(pg_catalog.=) c.command_id"
-		" ORDER BY r.number DESC LIMIT 1) r ON true"
+		" ORDER BY r.source OPERATOR(pg_catalog.=) 'operator' DESC, r.number DESC LIMIT 1) r ON true"
 		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.command_id OPERATOR(pg_catalog.=) $2",
 		2, {TEXTOID, TEXTOID}
 	},
@@ -52,7 +52,7 @@ typedef struct Facts
 	char	   *claimant;
 	TimestampTz dispatched_at;
 	TimestampTz completed_at;
-	char	   *verdict;		/* of the last resolution; NULL = none */
+	char	   *verdict;		/* of the resolution that counts; NULL = none */
 	char	   *source;
 	char	   *resolver;
 	char	   *resolution_reason;
@@ -197,7 +197,7 @@ is_resolved(const Facts *facts, Answer *answer)
 	answer->reason = "resolved";
 	answer->detail = strcmp(facts->source, "operator") == 0 ?
 		psprintf("Its outcome was unknown; \"%s\" resolved it as %s: %s", facts->resolver, facts->verdict, facts->resolution_reason) :
-		psprintf("Its outcome was unknown; its worker reported %s after its claim was over.", facts->verdict);
+		psprintf("Its outcome was unknown; its worker reported %s after that.", facts->verdict);
 	return true;
 }
 

@@ -145,7 +145,6 @@ reconcile_grant_command(PG_FUNCTION_ARGS)
 		access_grant_functions(role, CAP_COMMAND);
 	if (allow)
 		access_grant_journal(role, change.permission);
-	access_changed();
 	change_note(&change, "granted", effect);
 	PG_RETURN_VOID();
 }
@@ -167,7 +166,6 @@ reconcile_revoke_command(PG_FUNCTION_ARGS)
 	sql_begin(&scope);
 	revoked = sql_run_latest(&plans[PLAN_REVOKE], values, NULL) > 0;
 	sql_end(&scope);
-	access_changed();
 	if (revoked)
 		change_note(&change, "revoked", NULL);
 	PG_RETURN_VOID();

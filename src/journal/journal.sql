@@ -5,7 +5,7 @@ CREATE FUNCTION reconcile.keep_row() RETURNS trigger
     LANGUAGE c SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_keep_row';
 COMMENT ON FUNCTION reconcile.keep_row() IS
-'Refuses to change or delete what is final: 55000.';
+'Trigger of our own tables: refuses to change or delete what is final. 55000 it is; 39P01 not called by such a trigger.';
 
 CREATE TRIGGER command_final BEFORE UPDATE OR DELETE ON reconcile.command
     FOR EACH ROW WHEN (OLD.completed_at IS NOT NULL) EXECUTE FUNCTION reconcile.keep_row();
@@ -60,20 +60,20 @@ COMMENT ON FUNCTION reconcile.accept_command(text, text, text, text, text, text,
 'Admits a command once for each tenant and idempotency key: accepted, replayed (what is stored is returned, nothing is done), conflict, denied, stale_revision, illegal_transition or key_spent; one that takes effect in this database is succeeded or failed on return. 22004, 22023 bad field (COLUMN names it, DETAIL says what is wrong); 0A000 isolation level; 25006 read-only; RC014 no revision left.';
 
 CREATE FUNCTION reconcile.cancel_command(tenant_id text, command_id text, reason text) RETURNS text
-    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_cancel_command';
 COMMENT ON FUNCTION reconcile.cancel_command(text, text, text) IS
 'Takes back a command that nobody has claimed, and the desired state that it meant: canceled, too_late, terminal, not_found. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; RC014 no revision left.';
 
 CREATE FUNCTION reconcile.resolve_command(tenant_id text, command_id text, verdict text, evidence jsonb, reason text) RETURNS text
-    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_resolve_command';
 COMMENT ON FUNCTION reconcile.resolve_command(text, text, text, jsonb, text) IS
 'Says beside a command whose outcome is unknown what became of it: verdict is succeeded, failed, partial or not_executed, evidence is an object that is not empty. Resolved, repeated, not_unknown, not_found. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only.';
 
 CREATE FUNCTION reconcile.explain_command(tenant_id text, command_id text)
     RETURNS TABLE (status text, reason text, until timestamptz, detail text, hint text)
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_explain_command';
 COMMENT ON FUNCTION reconcile.explain_command(text, text) IS
 'Says where a command stands and why: reason is waiting_for_claim, no_dispatcher, overdue, claimed, claim_lapsed, unknown, resolved, done or its failure; no row where there is none that the caller may view. 22004, 22023 bad field.';
@@ -105,7 +105,7 @@ COMMENT ON FUNCTION reconcile.complete_command(text, text, text, text, text, tex
 
 CREATE FUNCTION reconcile.sweep_commands(max_items int DEFAULT 1000)
     RETURNS TABLE (canceled bigint, lapsed bigint, skipped bigint, failed bigint, more boolean)
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_sweep_commands';
 COMMENT ON FUNCTION reconcile.sweep_commands(int) IS
 'Settles commands (1 to 10,000) whose time is over: one that nobody claimed by its deadline is canceled, one whose claim has lapsed is unknown. The next call goes on behind them; more says that it has something to do. 22004, 22023 bad argument; 0A000 isolation level; 25006 read-only; 42501 no right.';
@@ -147,7 +147,7 @@ CREATE FUNCTION reconcile.register_action(action text, target_kinds text[], mode
     LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'reconcile_register_action';
 COMMENT ON FUNCTION reconcile.register_action(text, text[], text, text, boolean, text) IS
-'Makes, or changes, an action of the application on kinds of targets. mode is local (dispatcher f(command jsonb) RETURNS jsonb {"status": "succeeded"} or {"status": "failed", "failure": code} runs as the caller of this function, in the transaction of the command), external (somebody claims it) or unavailable (it fails at once); desired_state is the state that it means. 22004, 22023 bad argument; 25006 read-only; 42501 no right; 42710 it is built in; 42883 no such function.';
+'Makes, or changes, an action of the application on kinds of targets. mode is local (dispatcher f(command jsonb) RETURNS jsonb {"status": "succeeded"} or {"status": "failed", "failure": code} runs as the caller of this function, in the transaction of the command), external (somebody claims it) or unavailable (it fails at once); desired_state is the state that it means. 22004, 22023, 2202E bad argument, or no such function; 25006 read-only; 42501 no right; 42710 it is built in.';
 
 CREATE FUNCTION reconcile.grant_command(role name, tenant_id text, permission text, target_kind text DEFAULT NULL,
     target_name text DEFAULT NULL, effect text DEFAULT 'allow') RETURNS void
@@ -161,28 +161,28 @@ CREATE FUNCTION reconcile.revoke_command(role name, tenant_id text, permission t
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_revoke_command';
 COMMENT ON FUNCTION reconcile.revoke_command(name, text, text, text, text) IS
-'Takes back what grant_command said for the same role, tenant, permission and target. 22004, 22023 bad argument; 25006 read-only; 42501 caller is no administrator; 42704 no such role.';
+'Takes back what grant_command said, with either effect, for the same role, tenant, permission and target; of a role that is gone, too. 22004, 22023 bad argument; 25006 read-only; 42501 caller is no administrator.';
 
 CREATE FUNCTION reconcile.set_authorizer(authorizer text DEFAULT NULL) RETURNS void
     LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'reconcile_set_authorizer';
 COMMENT ON FUNCTION reconcile.set_authorizer(text) IS
-'Names a function f(request jsonb) RETURNS boolean that has to agree to whatever grants allow, NULL for none; it runs as the caller of this function, and its error is a no. 22023 bad function; 25006 read-only; 42501 caller is no administrator; 42883 no such function.';
+'Names a function f(request jsonb) RETURNS boolean that has to agree to whatever grants allow, NULL for none; it runs as the caller of this function, and its error is a no. 22023 bad function, or none; 25006 read-only; 42501 caller is no administrator, or another role''s function.';
 
 -- Audit and retention.
 
 CREATE FUNCTION reconcile.audit_access(tenant_id text, permission text, target_kind text, target_name text, reason text) RETURNS bigint
-    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_audit_access';
 COMMENT ON FUNCTION reconcile.audit_access(text, text, text, text, text) IS
 'Asks for a sensitive read, payload_view or diagnostics_view of a failure or dead_letter, and notes it: the number of the access, or NULL where it is denied. What it notes commits with the caller; where it cannot be noted it fails. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only.';
 
 CREATE FUNCTION reconcile.audit_verify(tenant_id text, head_sequence bigint DEFAULT NULL, head_hash bytea DEFAULT NULL)
     RETURNS TABLE (outcome text, events bigint, head_sequence bigint, head_hash bytea, bad_sequence bigint, detail text)
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_audit_verify';
 COMMENT ON FUNCTION reconcile.audit_verify(text, bigint, bytea) IS
-'Is the audit of a tenant what was written? ok, changed, gap, cut, forked, wrong_head, unknown_version, pruned (the given head is older than what is left), command_changed, command_missing or resolution_changed. The head that it returns is to be kept elsewhere, and given to a later call: by it a tail is missed that was cut. 22004, 22023 bad argument; 42501 no right.';
+'Is the audit of a tenant what was written? ok, changed, gap, cut, forked, wrong_head, unknown_version, pruned (the given head is older than what is left), command_changed, command_missing or resolution_changed. The head that it returns is to be kept elsewhere, and given to a later call: by it a tail is missed that was cut. 22004, 22023 bad argument; 42501 no right; 55000 something is wrong that events of this transaction may explain.';
 
 CREATE FUNCTION reconcile.set_command_retention(tenant_id text, keep interval, legal_hold boolean DEFAULT false, keep_keys interval DEFAULT NULL)
     RETURNS void
@@ -193,7 +193,7 @@ COMMENT ON FUNCTION reconcile.set_command_retention(text, interval, boolean, int
 
 CREATE FUNCTION reconcile.prune_commands(tenant_id text, max_items int DEFAULT 1000)
     RETURNS TABLE (outcome text, events bigint, commands bigint, keys bigint, more boolean)
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_prune_commands';
 COMMENT ON FUNCTION reconcile.prune_commands(text, int) IS
 'Deletes what the retention of a tenant does not keep, at most max_items (1 to 10,000) of events, commands and keys each: pruned, denied, no_policy, legal_hold, broken_chain. Keys of commands stay, so that none is executed again. 22004, 22023 bad argument; 0A000 isolation level; 25006 read-only.';
@@ -269,7 +269,7 @@ SELECT e.tenant_id COLLATE "default" AS tenant_id,
        e.sequence,
        e.event COLLATE "default" AS event,
        e.happened_at,
-       e.happened_at - pg_catalog.lag(e.happened_at) OVER (PARTITION BY e.tenant_id, e.command_id ORDER BY e.sequence) AS since_last,
+       e.happened_at - pg_catalog.lag(e.happened_at) OVER of_command AS since_last,
        e.actor COLLATE "default" AS actor,
        e.role_name,
        e.session_role,
@@ -280,7 +280,9 @@ SELECT e.tenant_id COLLATE "default" AS tenant_id,
        e.reason,
        e.detail
   FROM reconcile.audit_event e
- WHERE e.command_id IS NOT NULL;
+ WHERE e.command_id IS NOT NULL
+-- by the columns as they are shown, or a condition on them would be asked after all events were read
+WINDOW of_command AS (PARTITION BY e.tenant_id COLLATE "default", e.command_id COLLATE "default" ORDER BY e.sequence);
 COMMENT ON VIEW reconcile.command_timeline IS
 'The steps of each command whose audit the caller may view, in their order, with the time since the step before.';
 
@@ -331,8 +333,8 @@ SELECT d.tenant_id COLLATE "default" AS tenant_id,
        d.revision AS desired_revision,
        o.state COLLATE "default" AS observed_state,
        o.revision AS observed_revision,
-       CASE WHEN o.worker_id IS NULL THEN 'unreported'
-            WHEN d.state IS NULL THEN 'withdrawn'
+       CASE WHEN d.state IS NULL THEN 'withdrawn'
+            WHEN o.worker_id IS NULL THEN 'unreported'
             WHEN o.revision = d.revision AND o.state = d.state THEN 'applied'
             WHEN o.revision = d.revision THEN 'diverged'
             ELSE 'behind' END AS drift,
@@ -344,3 +346,31 @@ SELECT d.tenant_id COLLATE "default" AS tenant_id,
  WHERE d.revision > 0;
 COMMENT ON VIEW reconcile.desired_drift IS
 'Which worker has applied which revision of which target, of those that the caller may view: drift is applied, behind (an older revision), diverged (this revision, another state), unreported (by nobody yet) or withdrawn (the command that said the state was taken back, so there is nothing to apply).';
+
+-- Tables of the administrators: these show a caller what concerns him.
+CREATE VIEW reconcile.command_grants WITH (security_barrier) AS
+SELECT g.role_name,
+       g.tenant_id COLLATE "default" AS tenant_id,
+       g.permission COLLATE "default" AS permission,
+       NULLIF(g.target_kind, '') COLLATE "default" AS target_kind,
+       NULLIF(g.target_name, '') COLLATE "default" AS target_name,
+       g.effect COLLATE "default" AS effect,
+       r.same OR (r.same IS NOT NULL AND g.effect = 'deny') AS in_force
+  FROM reconcile.command_grant g
+  LEFT JOIN LATERAL (
+    SELECT pg_catalog.bool_or(r.oid = g.role AND r.rolname = g.role_name) AS same,
+           pg_catalog.bool_or(pg_catalog.pg_has_role(r.oid, 'MEMBER')) AS mine
+      FROM pg_catalog.pg_roles r WHERE r.oid = g.role OR r.rolname = g.role_name
+  ) r ON true
+ -- nobody is granted the permission '': only administrators have it
+ WHERE r.mine OR reconcile.may_read_command(g.tenant_id, '', '', '');
+COMMENT ON VIEW reconcile.command_grants IS
+'What roles may do for tenants, of roles that the caller is a member of; to administrators all. target_kind and target_name are NULL for any. in_force is false, or NULL, where the role was renamed or is gone: then what it allows does not count; revoke_command() removes it.';
+
+CREATE VIEW reconcile.retention_policies WITH (security_barrier) AS
+SELECT p.tenant_id COLLATE "default" AS tenant_id, p.keep, p.keep_keys, p.legal_hold
+  FROM reconcile.command_retention p
+ WHERE reconcile.may_read_command(p.tenant_id, 'retention_configure', '', '')
+    OR reconcile.may_read_command(p.tenant_id, 'audit_view', '', '');
+COMMENT ON VIEW reconcile.retention_policies IS
+'How long the commands and the audit of each tenant are kept, for those with retention_configure or audit_view for the whole tenant; a tenant without a row keeps all.';

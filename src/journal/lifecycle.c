@@ -21,6 +21,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "core/access.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/jsonb_build.h"
@@ -159,11 +160,14 @@ has_token(const Command *command, const char *token)
 static bool
 report_begin(FunctionCallInfo fcinfo, Report *report, const char *function, const char *step)
 {
+	uint64		rights;
+
 	require_writable(function);
 	require_read_committed(function);
 	report->tenant_id = identity_field(fcinfo, 0, "tenant_id");
 	report->command_id = identity_field(fcinfo, 1, "command_id");
 	report->token = identity_field(fcinfo, 2, "claim_token");
+	rights = access_generation();
 	/* what is not there and what is not the caller's look alike, and nobody locks what is not his */
 	if (!command_read(report->tenant_id, report->command_id, &report->command) ||
 		!command_may_dispatch(&report->command))
@@ -175,8 +179,12 @@ report_begin(FunctionCallInfo fcinfo, Report *report, const char *function, cons
 	if (!has_token(&report->command, report->token) ||
 		!command_lock(report->tenant_id, report->command_id, &report->command) ||
 		!has_token(&report->command, report->token))
-	{
 		report->outcome = "stale_token";
+	/* what was granted may have been taken back while it waited */
+	else if (access_generation() != rights && !command_may_dispatch(&report->command))
+		report->outcome = "not_found";
+	if (report->outcome != NULL)
+	{
 		command_audit_denied(report->tenant_id, report->command_id, step);
 		return false;
 	}
@@ -224,6 +232,7 @@ reconcile_acknowledge_command(PG_FUNCTION_ARGS)
 	sql_begin(&scope);
 	sql_run_latest(&plans[PLAN_ACKNOWLEDGE], values, nulls);
 	sql_end(&scope);
+	TEST_POINT("command-before-audit");
 	command->worker_id = worker_id;
 	command->protocol = protocol;
 	command_audit(command, "acknowledged", NULL, command_worker_jsonb(command), now);
@@ -321,12 +330,14 @@ reconcile_cancel_command(PG_FUNCTION_ARGS)
 	char	   *reason;
 	Command		command;
 	int64		floor = 0;
+	uint64		rights;
 
 	require_writable("cancel_command");
 	require_read_committed("cancel_command");
 	tenant_id = identity_field(fcinfo, 0, "tenant_id");
 	command_id = identity_field(fcinfo, 1, "command_id");
 	reason = command_reason_field(fcinfo, 2, "reason");
+	rights = access_generation();
 	if (!command_read(tenant_id, command_id, &command) || !command_may(&command, command.action))
 	{
 		command_audit_denied(tenant_id, command_id, "cancel");
@@ -334,8 +345,13 @@ reconcile_cancel_command(PG_FUNCTION_ARGS)
 	}
 	if (command.desired_revision >= 0)
 		floor = desired_enter();
-	if (!command_lock(tenant_id, command_id, &command))
+	/* what was granted may have been taken back while it waited */
+	if (!command_lock(tenant_id, command_id, &command) ||
+		(access_generation() != rights && !command_may(&command, command.action)))
+	{
+		command_audit_denied(tenant_id, command_id, "cancel");
 		PG_RETURN_DATUM(CStringGetTextDatum("not_found"));
+	}
 	if (command_is_terminal(command.status))
 		PG_RETURN_DATUM(CStringGetTextDatum("terminal"));
 	if (!command_step_legal(command.status, STEP_CANCEL))

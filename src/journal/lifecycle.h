@@ -20,6 +20,12 @@ extern bool command_may(const Command *command, const char *permission);
  */
 extern bool command_end(const Command *command, const char *reason, int64 floor, bool wait);
 
+/*
+ * How many commands there are, of all tenants, whose time was over before "before" and
+ * that no sweep has settled; more than "max" are not counted further.
+ */
+extern int64 command_overdue(TimestampTz before, int max);
+
 /* What a worker said of itself, for the audit. */
 extern Jsonb *command_worker_jsonb(const Command *command);
 

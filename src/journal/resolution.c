@@ -12,6 +12,7 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 
+#include "core/access.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/jsonb_build.h"
@@ -168,6 +169,7 @@ reconcile_resolve_command(PG_FUNCTION_ARGS)
 	bool		known = false;
 	Resolution	resolution = {.source = "operator"};
 	Command		command;
+	uint64		rights;
 
 	require_writable("resolve_command");
 	require_read_committed("resolve_command");
@@ -190,8 +192,11 @@ reconcile_resolve_command(PG_FUNCTION_ARGS)
 	resolution.reason = command_reason_field(fcinfo, 4, "reason");
 	resolution.verdict = verdict;
 
+	rights = access_generation();
+	/* what was granted may have been taken back while it waited for the row */
 	if (!command_read(tenant_id, command_id, &command) || !command_may(&command, PERMISSION_RESOLVE) ||
-		!command_lock(tenant_id, command_id, &command))
+		!command_lock(tenant_id, command_id, &command) ||
+		(access_generation() != rights && !command_may(&command, PERMISSION_RESOLVE)))
 	{
 		command_audit_denied(tenant_id, command_id, "resolve");
 		PG_RETURN_DATUM(CStringGetTextDatum("not_found"));

@@ -28,6 +28,7 @@
 #define KEEP_MIN_MS		INT64CONST(3600000)
 #define KEEP_MAX_DAYS	3660
 #define ITEMS_MAX		10000
+#define COMMANDS_MAX	1000	/* each is a lock until COMMIT */
 
 enum
 {
@@ -56,9 +57,11 @@ static SqlPlan plans[] = {
 	[PLAN_DROP_POLICY] = {
 		"DELETE FROM reconcile.command_retention p WHERE p.tenant_id OPERATOR(pg_catalog.=) $1", 1, {TEXTOID}
 	},
+	/* the event of its admission is gone, so it is no younger than those that are */
 	[PLAN_OLD] = {
 		"SELECT c.idempotency_key, c.command_id FROM reconcile.command c"
-		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.accepted_at OPERATOR(pg_catalog.<) $2"
+		" WHERE c.tenant_id COLLATE pg_catalog.\"default\" OPERATOR(pg_catalog.=) $1"
+		" AND c.accepted_at OPERATOR(pg_catalog.<=) $4 AND c.accepted_at OPERATOR(pg_catalog.<) $2"
 		" AND c.completed_at OPERATOR(pg_catalog.<) $2"
 		" AND NOT EXISTS (SELECT FROM reconcile.audit_event e WHERE e.tenant_id OPERATOR(pg_catalog.=) c.tenant_id"
 		" AND e.command_id OPERATOR(pg_catalog.=) c.command_id)"
@@ -68,7 +71,7 @@ static SqlPlan plans[] = {
 		" AND NOT EXISTS (SELECT FROM reconcile.desired_intent i WHERE i.tenant_id OPERATOR(pg_catalog.=) c.tenant_id"
 		" AND i.command_id OPERATOR(pg_catalog.=) c.command_id)"
 		" ORDER BY c.accepted_at LIMIT $3 FOR UPDATE OF c SKIP LOCKED",
-		3, {TEXTOID, TIMESTAMPTZOID, INT4OID}
+		4, {TEXTOID, TIMESTAMPTZOID, INT4OID, TIMESTAMPTZOID}
 	},
 	[PLAN_BURY] = {
 		"INSERT INTO reconcile.command_tombstone (tenant_id, idempotency_key, command_id, fingerprint, fingerprint_version,"
@@ -111,6 +114,7 @@ typedef struct Pruned
 	int64		commands;
 	int64		keys;
 	bool		more;
+	AuditAnchor anchor;
 } Pruned;
 
 /* ----------------------------------------------------------------
@@ -253,7 +257,7 @@ static void
 prune_commands(const char *tenant_id, TimestampTz before, int max, TimestampTz now, Pruned *pruned)
 {
 	SqlScope	scope;
-	Datum		values[3];
+	Datum		values[4];
 	char	  **keys;
 	char	  **ids;
 	int			n;
@@ -261,6 +265,7 @@ prune_commands(const char *tenant_id, TimestampTz before, int max, TimestampTz n
 	values[0] = CStringGetTextDatum(tenant_id);
 	values[1] = TimestampTzGetDatum(before);
 	values[2] = Int32GetDatum(max);
+	values[3] = TimestampTzGetDatum(pruned->anchor.pruned_through);
 	sql_begin(&scope);
 	n = (int) sql_run_latest(&plans[PLAN_OLD], values, NULL);
 	keys = MemoryContextAlloc(scope.outer, sizeof(char *) * Max(n, 1));
@@ -274,7 +279,7 @@ prune_commands(const char *tenant_id, TimestampTz before, int max, TimestampTz n
 	for (int i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		/* who has it may be waiting for the chain, which we have */
+		/* somebody is using it, and may go on for as long as he likes */
 		if (!command_try_lock_key(tenant_id, keys[i]))
 			continue;
 		bury(tenant_id, keys[i], ids[i], now);
@@ -310,7 +315,8 @@ prune(const char *tenant_id, int max, Pruned *pruned)
 		pruned->outcome = "denied";
 		command_audit_denied(tenant_id, NULL, "prune");
 	}
-	else if (!read_policy(tenant_id, &policy))
+	/* one that was written by hand, and cannot be followed, is none */
+	else if (!read_policy(tenant_id, &policy) || policy.keep_ms < 0)
 		pruned->outcome = "no_policy";
 	else if (policy.legal_hold)
 		pruned->outcome = "legal_hold";
@@ -321,7 +327,7 @@ prune(const char *tenant_id, int max, Pruned *pruned)
 		keep_open();
 		PG_TRY();
 		{
-			pruned->events = audit_prune(tenant_id, before, max);
+			pruned->events = audit_prune(tenant_id, before, max, &pruned->anchor);
 			if (pruned->events < 0)
 			{
 				pruned->outcome = "broken_chain";
@@ -330,7 +336,7 @@ prune(const char *tenant_id, int max, Pruned *pruned)
 			else
 			{
 				pruned->more = pruned->events == max;
-				prune_commands(tenant_id, before, max, now, pruned);
+				prune_commands(tenant_id, before, Min(max, COMMANDS_MAX), now, pruned);
 				if (policy.keep_keys_ms >= 0)
 					prune_keys(tenant_id, clock_add_ms(now, -policy.keep_keys_ms), max, pruned);
 			}
@@ -353,6 +359,11 @@ note_pruned(const char *tenant_id, const Pruned *pruned)
 	jsonb_add_int(&build, "events", pruned->events);
 	jsonb_add_int(&build, "commands", pruned->commands);
 	jsonb_add_int(&build, "keys", pruned->keys);
+	if (pruned->events > 0)
+	{
+		jsonb_add(&build, "anchor", audit_anchor_jsonb(&pruned->anchor));
+		event.anchor = &pruned->anchor;
+	}
 	event.detail = jsonb_end(&build);
 	audit_note(&event);
 }

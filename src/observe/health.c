@@ -22,6 +22,7 @@
 #include "core/install.h"
 #include "core/plan.h"
 #include "fence/fence.h"
+#include "journal/lifecycle.h"
 #include "lease/incarnation.h"
 #include "loop/mark.h"
 #include "observe/sight.h"
@@ -32,8 +33,6 @@
 #define ROTATION_WARN_S		300
 #define OVERFLOW_RECENT_S	600
 #define PREPARED_WARN_S		60
-#define COMMAND_WARN_S		60
-#define COMMANDS_MAX		1000	/* that are counted */
 #define CRASHED_MAX			1000	/* entities that are looked at */
 #define CRASHED_NAMED		3		/* of a loop */
 
@@ -510,38 +509,35 @@ check_fences(Health *health)
  * ----------------------------------------------------------------
  */
 
-/* How many rows the plan has; told as "more than" where there are too many to be counted. */
 static char *
-count_commands(const Health *health, SqlPlan *plan, int64 *n)
+count_text(int64 n)
 {
-	SqlScope	scope;
-	Datum		values[2];
+	return n > COMMANDS_MAX ? psprintf("more than %d", COMMANDS_MAX) : psprintf(INT64_FORMAT, n);
+}
 
-	values[0] = TimestampTzGetDatum(clock_add_ms(health->now, -COMMAND_WARN_S * INT64CONST(1000)));
-	values[1] = Int32GetDatum(COMMANDS_MAX + 1);
+/* Of those that are unknown and not resolved; as command_overdue(). */
+static int64
+count_unknown(void)
+{
+	static SqlPlan plan = {
+		"SELECT FROM reconcile.command c WHERE c.status OPERATOR(pg_catalog.=) 'unknown'"
+		" AND NOT EXISTS (SELECT FROM reconcile.command_resolution r WHERE r.tenant_id OPERATOR(pg_catalog.=) c.tenant_id"
+		" AND r.command_id OPERATOR(pg_catalog.=) c.command_id) LIMIT $1", 1, {INT4OID}
+	};
+	SqlScope	scope;
+	Datum		max = Int32GetDatum(COMMANDS_MAX + 1);
+	int64		n;
+
 	sql_begin(&scope);
-	*n = sql_run(plan, values, NULL);
+	n = sql_run(&plan, &max, NULL);
 	sql_end(&scope);
-	return *n > COMMANDS_MAX ? psprintf("more than %d", COMMANDS_MAX) : psprintf(INT64_FORMAT, *n);
+	return n;
 }
 
 /* Of all tenants together: for who may observe all. */
 static void
 check_commands(Health *health)
 {
-	static SqlPlan unswept = {
-		"(SELECT FROM reconcile.command c WHERE c.status OPERATOR(pg_catalog.=) 'pending'"
-		" AND c.deadline OPERATOR(pg_catalog.<) $1 LIMIT $2) UNION ALL (SELECT FROM reconcile.command c"
-		" WHERE c.status OPERATOR(pg_catalog.=) ANY ('{dispatched,acknowledged}')"
-		" AND c.claim_expires_at OPERATOR(pg_catalog.<) $1 LIMIT $2)", 2, {TIMESTAMPTZOID, INT4OID}
-	};
-	static SqlPlan unknown = {
-		"SELECT FROM reconcile.command c WHERE c.status OPERATOR(pg_catalog.=) 'unknown'"
-		" AND c.completed_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() AND $1 IS NOT NULL"
-		" AND NOT EXISTS (SELECT FROM reconcile.command_resolution r WHERE r.tenant_id OPERATOR(pg_catalog.=) c.tenant_id"
-		" AND r.command_id OPERATOR(pg_catalog.=) c.command_id) LIMIT $2", 2, {TIMESTAMPTZOID, INT4OID}
-	};
-	char	   *number;
 	int64		n;
 
 	if (!access_allowed(CAP_OBSERVE, ""))
@@ -549,13 +545,13 @@ check_commands(Health *health)
 		health->untold = true;
 		return;
 	}
-	number = count_commands(health, &unswept, &n);
+	n = command_overdue(clock_add_ms(health->now, -COMMAND_OVERDUE_S * INT64CONST(1000)), COMMANDS_MAX);
 	if (n > 0)
-		warn(health, psprintf("the time of %s commands has been over for a minute, and nothing has settled them", number),
+		warn(health, psprintf("the time of %s commands has been over for a minute, and nothing has settled them", count_text(n)),
 			 "Call reconcile.sweep_commands() every few seconds, by pg_cron or a loop; if it is called, look in the server log for what it could not settle.");
-	number = count_commands(health, &unknown, &n);
+	n = count_unknown();
 	if (n > 0)
-		warn(health, psprintf("the outcome of %s commands is unknown, and nobody has resolved them", number),
+		warn(health, psprintf("the outcome of %s commands is unknown, and nobody has resolved them", count_text(n)),
 			 "See reconcile.commands WHERE effective_status = 'unknown'; look at their targets, and call reconcile.resolve_command().");
 }
 

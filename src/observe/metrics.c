@@ -19,6 +19,7 @@
 #include "core/access.h"
 #include "core/duration.h"
 #include "engine/command_stats.h"
+#include "journal/lifecycle.h"
 #include "loop/mark.h"
 #include "observe/sight.h"
 
@@ -308,8 +309,9 @@ samples_bad_values(Scrape *scrape)
  */
 
 /*
- * What has not happened is no sample: there are ten actions, and as many outcomes.
- * They are of all tenants together: for who may observe all.
+ * Of an action that nobody gives there is no sample, there are so many.  Of another
+ * there are all: a counter that comes up with 1 has not risen, for Prometheus.  They
+ * are of all tenants together: for who may observe all.
  */
 static void
 samples_commands(Scrape *scrape)
@@ -318,15 +320,28 @@ samples_commands(Scrape *scrape)
 		return;
 	for (int i = 0; i < COUNT_ACTIONS && engine_present(); i++)
 	{
+		uint64		n[COUNT_OUTCOMES];
+		bool		given = false;
+
 		for (int j = 0; j < COUNT_OUTCOMES; j++)
 		{
-			uint64		n = command_stats_read(i, j);
+			n[j] = command_stats_read(i, j);
+			given |= n[j] > 0;
+		}
+		for (int j = 0; j < COUNT_OUTCOMES && given; j++)
+		{
 			Label		labels[LABELS_MAX] = {{"action", count_actions[i]}, {"outcome", count_outcomes[j]}};
 
-			if (n > 0)
-				put(scrape, "", labels, 2, n);
+			put(scrape, "", labels, 2, n[j]);
 		}
 	}
+}
+
+static void
+samples_commands_overdue(Scrape *scrape)
+{
+	if (access_allowed(CAP_OBSERVE, ""))
+		put_value(scrape, command_overdue(clock_add_ms(scrape->now, -COMMAND_OVERDUE_S * INT64CONST(1000)), COMMANDS_MAX));
 }
 
 static void
@@ -421,6 +436,8 @@ static const Family families[] = {
 		"Statements on a watched table with a value that is no entity id.", samples_bad_values},
 	{"reconcile_commands_total", "counter",
 		"Commands by action (other: of the application) and by what happened to them, once it has committed.", samples_commands},
+	{"reconcile_commands_overdue", "gauge",
+		"Commands whose time has been over for a minute, and that no sweep has settled; 1001: more.", samples_commands_overdue},
 	{"reconcile_workers_up", "gauge", "Processes of the extension in the server.", samples_workers},
 	{"reconcile_worker_restarts_total", "counter",
 		"Processes of the extension in the server that ended without being asked to.", samples_restarts},

@@ -34,6 +34,8 @@ typedef struct Seen
  * SEEN_LEASES.  Reads no table that grows with the work.
  */
 #define SEEN_LEASES	1000
+#define COMMAND_OVERDUE_S	60	/* that commands may wait for a sweep */
+#define COMMANDS_MAX	1000	/* that are counted */
 
 extern int	sight_read(Seen **seen);
 

@@ -1,11 +1,14 @@
 """What the tests of examples share: a database, clients to start, kill and watch.
 
 scripts/run-suites sets PGHOST, PGDATABASE (new and empty) and the superuser
-PGUSER, and POOLER_HOST, POOLER_PORT of a pgbouncer in transaction mode.
+PGUSER, POOLER_HOST, POOLER_PORT of a pgbouncer in transaction mode, and
+RECONCILE_CONF, a file with what lets a server find and preload the extension.
 """
 
+import atexit
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = os.path.join(HERE, "..", "..", "examples")
 
 tests = 0
+servers = []                            # of the test, whose logs are not looked at yet
 
 
 def ok(true, name):
@@ -33,6 +37,10 @@ def ok(true, name):
 
 
 def done():
+    while servers:
+        server = servers.pop()
+        server.stop("fast")
+        ok(server.log_as_expected(), "the log of the server has nothing unexpected")
     print(f"1..{tests}", flush=True)
 
 
@@ -77,8 +85,8 @@ class Client:
         return self.process.poll() is None
 
     def output(self):
-        self.log.seek(0)
-        return self.log.read().decode()
+        # not read(): the program writes at the place that we would move
+        return os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode()
 
     def terminate(self):
         """Asks it to end, and returns its exit code."""
@@ -91,6 +99,50 @@ class Client:
             print("# " + self.output().replace("\n", "\n# "))
             self.kill()
         return code
+
+
+class Server:
+    """A server of its own, with the extension, to be stopped and started; what follows connects to it."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="s")
+        self.data = f"{self.folder}/data"
+        subprocess.run(["initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--no-locale", "-E", "UTF8"],
+                       check=True, stdout=subprocess.DEVNULL)
+        with open(f"{self.data}/postgresql.conf", "a", encoding="utf8") as conf:
+            with open(os.environ["RECONCILE_CONF"], encoding="utf8") as found:
+                conf.write(found.read())
+            # lines of this shape are what ServerLog.pm reads
+            for name, value in (("unix_socket_directories", self.folder), ("listen_addresses", ""), ("fsync", "off"),
+                                ("log_line_prefix", "%m [%p] %q%a ")):
+                conf.write(f"{name} = '{value}'\n")
+        os.environ.update(PGHOST=self.folder, PGDATABASE="postgres")
+        atexit.register(self.remove)
+        servers.append(self)
+        self.start()
+
+    def ctl(self, *arguments):
+        subprocess.run(["pg_ctl", "-D", self.data, "-l", f"{self.folder}/log", "-w", "-s", *arguments],
+                       check=True, stdout=subprocess.DEVNULL)
+
+    def start(self):
+        self.ctl("start")
+
+    def stop(self, mode):
+        self.ctl("-m", mode, "stop")
+
+    def log_as_expected(self):
+        """Prints what is not."""
+        return not subprocess.run(["perl", "-I", f"{HERE}/../tap", "-MServerLog", "-e", "exit ServerLog::report(@ARGV)",
+                                   f"{self.folder}/log", f"{HERE}/../expected_log"], check=False).returncode
+
+    def remove(self):
+        if self in servers:
+            # the test has failed: the log may say why
+            self.log_as_expected()
+            if os.path.exists(f"{self.data}/postmaster.pid"):
+                self.stop("immediate")
+        shutil.rmtree(self.folder)
 
 
 def proxies(name="proxy"):

@@ -79,7 +79,7 @@ SELECT is_empty($$SELECT a.attrelid::regclass, a.attname FROM pg_attribute a JOI
 SELECT reconcile.enqueue('fleet', U&'caf\00E9'), reconcile.enqueue('fleet', U&'cafe\0301'), reconcile.enqueue('fleet', 'CAFE'), reconcile.enqueue('fleet', 'cafe');
 SELECT is((SELECT count(*) FROM reconcile.work WHERE loop_name = 'fleet' AND state = 'ready'), 4::bigint, 'L93: composed, decomposed, upper and lower are four entities');
 SELECT is_empty($$SELECT i.indexrelid::regclass FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
-                   WHERE c.relnamespace = 'reconcile'::regnamespace AND (m.amname = 'hash' OR i.indexprs IS NOT NULL)$$, 'L92: no key is a hash');
+                   WHERE c.relnamespace = 'reconcile'::regnamespace AND i.indisunique AND (m.amname = 'hash' OR i.indexprs IS NOT NULL)$$, 'L92: no key is a hash');
 
 -- M96, M97: intervals that are none
 SELECT throws_ok(format('SELECT reconcile.enqueue(%L, %L, %L)', 'fleet', 'e', d), '22023', NULL, 'M96: a delay of ' || d || ' is refused')

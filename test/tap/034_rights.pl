@@ -105,6 +105,7 @@ my %function = (
 	capability_functions => ['nobody'],
 	json_merge_patch => ['PUBLIC'],
 	rows_changed => ['nobody'],
+	grants_changed => ['nobody'],
 	watch_trigger => ['nobody'],
 	watch_ddl => ['nobody'],
 	watch_triggers => ['nobody'],
@@ -114,7 +115,23 @@ my %function = (
 	fence_triggers => ['nobody'],
 	fence_problems => ['nobody'],
 	entity_once => ['nobody'],
-	dead_changed => ['nobody']);
+	dead_changed => ['nobody'],
+	# on tenants, of which each asks for itself: see sql/journal_rights
+	(map { $_ => ['command'] } qw(accept_command claim_commands acknowledge_command complete_command cancel_command resolve_command
+		explain_command desired_state_of desired_states_since effective_state report_observed audit_access audit_verify
+		set_command_retention prune_commands)),
+	# on all reconciler ids
+	sweep_commands => ['operate'],
+	register_action => ['define'],
+	next_desired_state => ['PUBLIC'],
+	may_read_command => ['PUBLIC'],
+	builtin_actions => ['nobody'],
+	journal_relations => ['nobody'],
+	skip_row => ['nobody'],
+	keep_row => ['nobody'],
+	grant_command => [ 'nobody', q{SELECT reconcile.grant_command('cap_trigger', 't', 'drain')} ],
+	revoke_command => [ 'nobody', q{SELECT reconcile.revoke_command('cap_trigger', 't', 'drain')} ],
+	set_authorizer => [ 'nobody', q{SELECT reconcile.set_authorizer(NULL)} ]);
 my @capabilities = qw(observe trigger lease fence work command place operate define);
 
 is(sql($node, q{SELECT string_agg(DISTINCT proname, ' ' ORDER BY proname) FROM pg_proc WHERE pronamespace = 'reconcile'::regnamespace}),
@@ -146,7 +163,9 @@ for my $capability (@capabilities)
 }
 is(sql($node, q{SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind IN ('r', 'S')
 	AND (has_table_privilege('stranger', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') OR has_any_column_privilege('stranger', c.oid, 'SELECT, INSERT, UPDATE'))}),
-	'', 'no table of ours can be read or written');
+	'command_action', 'no table of ours can be read or written, but that of the actions');
+is(sql($node, q{SELECT has_table_privilege('stranger', 'reconcile.command_action', 'INSERT, UPDATE, DELETE, TRUNCATE') OR has_any_column_privilege('stranger', 'reconcile.command_action', 'INSERT, UPDATE')}),
+	'f', 'which is not written');
 
 # ----------------------------------------------------------------------
 note 'EXECUTE is not the right: each function asks for its capability on its reconciler id';

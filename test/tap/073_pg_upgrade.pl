@@ -1,6 +1,7 @@
 # pg_upgrade from PostgreSQL 15 (P5, P6): the new cluster has all rows and another
 # system identifier; its timeline is 1 again, whatever the old one's was. Epochs of
-# before are void, new ones are higher, and loops wait for resume_all().
+# before are void, new ones are higher, and loops wait for resume_all(). Commands and
+# their audit are there, and pollers begin anew.
 #
 # It needs the programs of 15 beside those of the version under test: scripts/test
 # brings them where it runs 17.
@@ -8,6 +9,7 @@
 use strict;
 use warnings;
 
+use JournalTest;
 use LoopTest;
 use LostPast;
 use PostgreSQL::Test::Cluster;
@@ -52,6 +54,11 @@ wait_quiet($promoted, 'led');
 sql($promoted, q{SELECT reconcile.enqueue(l, 'later', '1 h') FROM unnest('{drive,led}'::text[]) l});
 my $known = grant($promoted, 'fleet', 'me');
 is(sql($promoted, q{SELECT incarnation, timeline, reason FROM reconcile.incarnation()}), '1|2|the timeline changed', 'its incarnation is of timeline 2');
+make_journal_roles($promoted);
+make_journal($promoted);
+my $journal = journal_rows($promoted);
+my $head = kept_head($promoted, 'acme');
+my ($position, $targets) = poll($promoted);
 my $state = q{SELECT (SELECT count(*) FROM reconcile.mark), (SELECT string_agg(reconciler_id || epoch, ' ' ORDER BY reconciler_id) FROM reconcile.lease),
 	(SELECT count(*) FROM reconcile.lease_term), (SELECT string_agg(loop_name, ' ') FROM reconcile.loop), (SELECT count(*) FROM app.run)};
 my $before = sql($promoted, $state);
@@ -76,12 +83,15 @@ $promoted->stop;
 
 $new->start;
 is(sql($new, $state), $before, 'all rows are there');
+is(journal_rows($new), $journal, 'those of commands, too');
+is(verified($new, 'acme', $head), 'ok', 'the audit is that of the head that was kept');
+is(polled($new, $position), $targets, 'a poller with a position of before is shown all');
 is(sql($new, q{SELECT incarnation, timeline, since IS NULL, reason FROM reconcile.incarnation()}), '2|1|t|the system identifier changed',
 	'the new server is another, on timeline 1');
 # what is made there runs: then the dispatcher has seen all
 make_loop($new, 'native');
 dispatcher_looks($new, 'native');
-is(sql($new, q{SELECT string_agg(loop_name, ' ' ORDER BY loop_name) FROM reconcile.loops WHERE paused}), 'drive led', 'loops are paused');
+is(sql($new, q{SELECT string_agg(loop_name, ' ' ORDER BY loop_name) FROM reconcile.loops WHERE paused}), 'commanded drive led', 'loops are paused');
 is(runs($new, 'drive'), 0, 'and do not run');
 refused($new, 'fleet', 'me', $known);
 refused($new, 'fleet', 'you', $lost);
@@ -89,6 +99,7 @@ refused($new, 'first', 'you', $first);
 refused($new, 'led', 'whoever', $was_led);
 granted_above($new, 'fleet', $known, $lost);
 granted_above($new, 'first', $first);
+replays($new);
 sql($new, 'SELECT reconcile.resume_all()');
 wait_for($new, q{(SELECT count(*) FROM app.run WHERE entity_id = 'later') = 2}, 'resume_all() runs them, and they look again at what they remember');
 cmp_ok(sql($new, q{SELECT epoch FROM app.run WHERE entity_id = 'later' AND loop_name = 'led'}), '>', $was_led, 'a leased one under a higher epoch');

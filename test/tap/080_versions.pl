@@ -82,7 +82,8 @@ sub idles_with
 	ok($node->poll_query_until('postgres', <<~'EOS'), "with $version only the launcher is there");
 		SELECT string_agg(backend_type, ' ') = 'reconcile launcher' FROM pg_stat_activity WHERE backend_type LIKE 'reconcile%'
 		EOS
-	for my $call (q{reconcile.enqueue('quick', 'a')}, q{reconcile.acquire_lease('x', 'me')}, q{reconcile.claim_work('quick', 'me')}, q{reconcile.loops})
+	for my $call (q{reconcile.enqueue('quick', 'a')}, q{reconcile.acquire_lease('x', 'me')}, q{reconcile.claim_work('quick', 'me')}, q{reconcile.loops},
+		q{reconcile.accept_command('acme', 'b', 'retry', 'failure', 'f', 'why')}, q{reconcile.desired_states_since('acme')}, q{reconcile.audit_verify('acme')})
 	{
 		my ($status, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT * FROM $call");
 		like($err, qr/ERROR:  55000: the library reconcile is of version 0\.1\.0, and cannot serve the extension's version $version\nHINT:  Run ALTER EXTENSION reconcile UPDATE/,
@@ -107,6 +108,10 @@ is($session->query_safe(q{SELECT count(*) FROM reconcile.loops}), 3, 'a session 
 $session->query_safe(q{BEGIN; ALTER EXTENSION reconcile UPDATE TO '0.2.0'; ROLLBACK});
 all_run('after one that is rolled back, too');
 is($session->query_safe(q{SELECT count(*) FROM reconcile.loops}), 3, 'and the session knows the install as before');
+my $give = q{SELECT outcome FROM reconcile.accept_command('acme', 'a', 'retry', 'failure', 'f', 'why')};
+session_fails($node, '55000', qq{BEGIN; $give; ALTER EXTENSION reconcile UPDATE TO '0.2.0'; COMMIT}, 'an update in the transaction of a command, whose event nobody could write');
+is(sql($node, q{SELECT count(*) FROM reconcile.command}), 0, 'undoes both');
+is(sql($node, $give), 'accepted', 'and the key is free');
 
 update_to('0.2.0', 'an update to a version that the library does not know');
 idles_with('0.2.0');
@@ -130,5 +135,6 @@ all_run('after ALTER EXTENSION UPDATE the loops go on');
 sql($node, q{INSERT INTO app.device VALUES ('seen', 1)});
 wait_tries($node, 'watching', 1);
 is(runs($node, 'watching', 'seen'), 1, 'and changes are seen');
+is(sql($node, qq{$give; SELECT outcome FROM reconcile.audit_verify('acme')}), "replayed\nok", 'commands are those of before');
 
 finish();
