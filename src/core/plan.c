@@ -9,6 +9,7 @@
 #include "miscadmin.h"
 #include "optimizer/cost.h"
 #include "optimizer/plancat.h"
+#include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
 #include "core/errors.h"
@@ -157,4 +158,13 @@ sql_value(int row, int column, bool *isnull)
 	else if (null)
 		elog(ERROR, "unexpected null in column %d", column);
 	return value;
+}
+
+char *
+sql_text(int row, int column, MemoryContext context)
+{
+	bool		isnull;
+	Datum		value = sql_value(row, column, &isnull);
+
+	return isnull ? NULL : MemoryContextStrdup(context, TextDatumGetCString(value));
 }

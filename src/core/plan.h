@@ -59,4 +59,7 @@ extern uint64 sql_run_snapshot(SqlPlan *plan, Datum *values, const char *nulls, 
 /* A column (from 1) of a row (from 0) of the last result; isnull may be NULL where no NULL can be. */
 extern Datum sql_value(int row, int column, bool *isnull);
 
+/* A text of the last result, copied into "context"; NULL for NULL. */
+extern char *sql_text(int row, int column, MemoryContext context);
+
 #endif							/* RECONCILE_PLAN_H */

@@ -171,10 +171,9 @@ answer_tombstone(Admission *admission, AcceptOutcome *outcome)
 		bool		isnull;
 		Datum		value;
 
-		command->command_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 1, NULL)));
+		command->command_id = sql_text(0, 1, scope.outer);
 		(void) command_status_find(TextDatumGetCString(sql_value(0, 3, NULL)), &command->status);
-		value = sql_value(0, 4, &isnull);
-		command->failure = isnull ? NULL : MemoryContextStrdup(scope.outer, TextDatumGetCString(value));
+		command->failure = sql_text(0, 4, scope.outer);
 		value = sql_value(0, 5, &isnull);
 		command->desired_revision = isnull ? -1 : DatumGetInt64(value);
 	}

@@ -273,7 +273,7 @@ read_head(const char *tenant_id, int64 *sequence, uint8 *hash)
 {
 	Datum		value = CStringGetTextDatum(tenant_id);
 
-	audit_lock(tenant_id);
+	(void) lock_take(LOCK_KIND_AUDIT, "", tenant_id, ExclusiveLock, true);
 	*sequence = 0;
 	memset(hash, 0, DIGEST_BYTES);
 	if (sql_run_latest(&plans[PLAN_HEAD], &value, NULL) > 0)

@@ -70,16 +70,6 @@ audit_anchor_jsonb(const AuditAnchor *anchor)
 	return jsonb_end(&build);
 }
 
-/* Nobody else prunes the tenant before this is over. */
-static void
-lock_pruning(const char *tenant_id)
-{
-	LOCKTAG		tag;
-
-	lock_tag(&tag, LOCK_KIND_PRUNE, "", tenant_id);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-}
-
 /* Where the chain begins now; false: it has lost its head. */
 static bool
 read_anchor(const char *tenant_id, AuditAnchor *anchor)
@@ -168,7 +158,8 @@ audit_prune(const char *tenant_id, TimestampTz before, int max, AuditAnchor *anc
 	int64		pruned = 0;
 	Oldest		oldest = OLDEST_GOES;
 
-	lock_pruning(tenant_id);
+	/* nobody else prunes the tenant before this is over */
+	(void) lock_take(LOCK_KIND_PRUNE, "", tenant_id, ExclusiveLock, true);
 	if (!read_anchor(tenant_id, anchor))
 		return -1;
 	while (oldest == OLDEST_GOES && pruned < max)

@@ -102,11 +102,9 @@ typedef struct Sweep
 static bool
 lock_cursor(Place *cursor)
 {
-	LOCKTAG		tag;
 	SqlScope	scope;
 
-	lock_tag(&tag, LOCK_KIND_SWEEP, "", "");
-	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+	if (!lock_take(LOCK_KIND_SWEEP, "", "", ExclusiveLock, false))
 		return false;
 	sql_begin(&scope);
 	if (sql_run_latest(&plans[PLAN_CURSOR], NULL, NULL) == 0)

@@ -82,7 +82,6 @@ Datum
 reconcile_dead_changed(PG_FUNCTION_ARGS)
 {
 	TriggerData *data = (TriggerData *) fcinfo->context;
-	LOCKTAG		tag;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_FOR_ROW(data->tg_event))
 		ereport(ERROR,
@@ -91,8 +90,7 @@ reconcile_dead_changed(PG_FUNCTION_ARGS)
 	if (dead_changed_hook == NULL)
 		return PointerGetDatum(NULL);
 
-	lock_tag(&tag, LOCK_KIND_DEAD, "", "");
-	(void) LockAcquire(&tag, ShareLock, false, false);
+	(void) lock_take(LOCK_KIND_DEAD, "", "", ShareLock, true);
 	if (TRIGGER_FIRED_BY_INSERT(data->tg_event))
 		note(data->tg_relation, data->tg_trigtuple, 1);
 	else if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
@@ -162,11 +160,9 @@ dead_count(void (*begin) (void), void (*found) (const char *loop_name, int64 n))
 		" WHERE e.died_of IS NOT NULL GROUP BY e.loop_name", 0, {0}
 	};
 	SqlScope	scope;
-	LOCKTAG		tag;
 	uint64		rows;
 
-	lock_tag(&tag, LOCK_KIND_DEAD, "", "");
-	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+	if (!lock_take(LOCK_KIND_DEAD, "", "", ExclusiveLock, false))
 		return false;
 	sql_begin(&scope);
 	rows = sql_run_latest(&plan, NULL, NULL);

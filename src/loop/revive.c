@@ -92,19 +92,27 @@ loop_revive(const char *loop_name, const char *entity_id)
 	return revived;
 }
 
+/* An entity of a loop that is there, and that the caller may operate. */
+static void
+entity_args(FunctionCallInfo fcinfo, const char *function, char **loop_name, char **entity_id)
+{
+	LoopRules	rules;
+
+	require_writable(function);
+	*loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
+	*entity_id = entity_id_arg(fcinfo, 1, "entity_id");
+	access_require(CAP_OPERATE, *loop_name);
+	loop_require(*loop_name, &rules);
+}
+
 PG_FUNCTION_INFO_V1(reconcile_revive);
 Datum
 reconcile_revive(PG_FUNCTION_ARGS)
 {
 	char	   *loop_name;
 	char	   *entity_id;
-	LoopRules	rules;
 
-	require_writable("revive");
-	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
-	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
-	access_require(CAP_OPERATE, loop_name);
-	loop_require(loop_name, &rules);
+	entity_args(fcinfo, "revive", &loop_name, &entity_id);
 	PG_RETURN_BOOL(loop_revive(loop_name, entity_id));
 }
 
@@ -224,19 +232,10 @@ loop_delete_marks(const char *loop_name, const char *entity_id)
 }
 
 /* A mark that is deleted then does not stand for one that commits after we looked. */
-static bool
-enter_forget(const char *loop_name, const char *entity_id, bool wait)
-{
-	LOCKTAG		tag;
-
-	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity_id);
-	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
-}
-
 void
 loop_enter_forget(const char *loop_name, const char *entity_id)
 {
-	(void) enter_forget(loop_name, entity_id, true);
+	(void) lock_take(LOCK_KIND_FORGET, loop_name, entity_id, ExclusiveLock, true);
 }
 
 bool
@@ -261,7 +260,7 @@ try_forget_crashed(const char *loop_name, const char *entity_id)
 	Datum		values[2];
 	bool		locked;
 
-	if (!enter_forget(loop_name, entity_id, false))
+	if (!lock_take(LOCK_KIND_FORGET, loop_name, entity_id, ExclusiveLock, false))
 		return false;
 	values[0] = CStringGetTextDatum(loop_name);
 	values[1] = CStringGetTextDatum(entity_id);
@@ -303,12 +302,7 @@ reconcile_forget(PG_FUNCTION_ARGS)
 {
 	char	   *loop_name;
 	char	   *entity_id;
-	LoopRules	rules;
 
-	require_writable("forget");
-	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
-	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
-	access_require(CAP_OPERATE, loop_name);
-	loop_require(loop_name, &rules);
+	entity_args(fcinfo, "forget", &loop_name, &entity_id);
 	PG_RETURN_BOOL(loop_forget(loop_name, entity_id));
 }
