@@ -147,6 +147,31 @@ sql_run_snapshot(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snaps
 	return sql_execute(plan, values, nulls, snapshot);
 }
 
+uint64
+sql_do(SqlPlan *plan, Datum *values, const char *nulls)
+{
+	SqlScope	scope;
+	uint64		rows;
+
+	sql_begin(&scope);
+	rows = sql_run_latest(plan, values, nulls);
+	sql_end(&scope);
+	return rows;
+}
+
+Datum
+sql_ask(SqlPlan *plan, Datum *values)
+{
+	SqlScope	scope;
+	Datum		value;
+
+	sql_begin(&scope);
+	sql_run_latest(plan, values, NULL);
+	value = sql_value(0, 1, NULL);
+	sql_end(&scope);
+	return value;
+}
+
 Datum
 sql_value(int row, int column, bool *isnull)
 {

@@ -378,7 +378,6 @@ store(const Admission *admission)
 {
 	const Envelope *envelope = &admission->envelope;
 	const Command *command = &admission->command;
-	SqlScope	scope;
 	Datum		values[23];
 	char		nulls[23];
 	bool		terminal = command_is_terminal(command->status);
@@ -411,9 +410,7 @@ store(const Admission *admission)
 	values[21] = Int64GetDatum(command->desired_revision);
 	nulls[22] = terminal ? ' ' : 'n';
 	values[22] = TimestampTzGetDatum(admission->completed_at);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_INSERT], values, nulls);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_INSERT], values, nulls);
 }
 
 static void

@@ -288,14 +288,9 @@ read_head(const char *tenant_id, int64 *sequence, uint8 *hash)
 void
 audit_check(const char *tenant_id)
 {
-	SqlScope	scope;
 	Datum		value = CStringGetTextDatum(tenant_id);
-	bool		broken;
 
-	sql_begin(&scope);
-	broken = sql_run_latest(&plans[PLAN_CHECK], &value, NULL) > 0;
-	sql_end(&scope);
-	if (broken)
+	if (sql_do(&plans[PLAN_CHECK], &value, NULL) > 0)
 		raise_no_place(tenant_id);
 }
 

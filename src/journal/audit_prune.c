@@ -153,7 +153,6 @@ judge_page(const char *tenant_id, TimestampTz before, int max, AuditAnchor *anch
 int64
 audit_prune(const char *tenant_id, TimestampTz before, int max, AuditAnchor *anchor)
 {
-	SqlScope	scope;
 	Datum		values[2];
 	int64		pruned = 0;
 	Oldest		oldest = OLDEST_GOES;
@@ -173,9 +172,7 @@ audit_prune(const char *tenant_id, TimestampTz before, int max, AuditAnchor *anc
 	{
 		values[0] = CStringGetTextDatum(tenant_id);
 		values[1] = Int64GetDatum(anchor->sequence);
-		sql_begin(&scope);
-		sql_run_latest(&plans[PLAN_DELETE], values, NULL);
-		sql_end(&scope);
+		sql_do(&plans[PLAN_DELETE], values, NULL);
 	}
 	return pruned;
 }

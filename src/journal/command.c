@@ -141,17 +141,11 @@ read_one(int plan, const char *tenant_id, const char *id, Command *command)
 bool
 command_id_is_used(const char *tenant_id, const char *command_id)
 {
-	SqlScope	scope;
 	Datum		values[2];
-	bool		used;
 
 	values[0] = CStringGetTextDatum(tenant_id);
 	values[1] = CStringGetTextDatum(command_id);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_ID_USED], values, NULL);
-	used = DatumGetBool(sql_value(0, 1, NULL));
-	sql_end(&scope);
-	return used;
+	return DatumGetBool(sql_ask(&plans[PLAN_ID_USED], values));
 }
 
 bool

@@ -133,13 +133,10 @@ place_values(const Place *place, Datum *values)
 static void
 set_cursor(const Place *place)
 {
-	SqlScope	scope;
 	Datum		values[3];
 
 	place_values(place, values);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_SET_CURSOR], values, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_SET_CURSOR], values, NULL);
 }
 
 static int

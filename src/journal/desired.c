@@ -231,14 +231,11 @@ desired_intend(const DesiredTarget *target, const DesiredState *now, const char 
 void
 desired_settle(const char *tenant_id, const char *command_id)
 {
-	SqlScope	scope;
 	Datum		values[2];
 
 	values[0] = CStringGetTextDatum(tenant_id);
 	values[1] = CStringGetTextDatum(command_id);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_FINAL], values, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_FINAL], values, NULL);
 }
 
 /* The target of a command's intent; false: it has none. */

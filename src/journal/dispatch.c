@@ -93,7 +93,6 @@ static void
 claim_one(Claiming *claiming, const Command *command, TimestampTz now)
 {
 	char	   *token = command_mint_id(now);
-	SqlScope	scope;
 	Datum		values[9];
 	bool		nulls[9] = {false};
 	Datum		columns[6];
@@ -104,9 +103,7 @@ claim_one(Claiming *claiming, const Command *command, TimestampTz now)
 	columns[3] = CStringGetTextDatum(token);
 	columns[4] = TimestampTzGetDatum(clock_add_ms(now, claiming->ttl_ms));
 	columns[5] = TimestampTzGetDatum(now);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_CLAIM], columns, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_CLAIM], columns, NULL);
 	TEST_POINT("command-before-audit");
 	desired_settle(command->tenant_id, command->command_id);
 	command_audit(command, "dispatched", NULL, claimant_jsonb(claiming->claimant), now);

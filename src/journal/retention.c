@@ -196,7 +196,6 @@ Datum
 reconcile_set_command_retention(PG_FUNCTION_ARGS)
 {
 	char	   *tenant_id;
-	SqlScope	scope;
 	Datum		values[4];
 	char		nulls[4] = {' ', ' ', ' ', ' '};
 	bool		drop = PG_ARGISNULL(1);
@@ -221,9 +220,7 @@ reconcile_set_command_retention(PG_FUNCTION_ARGS)
 	values[2] = PG_ARGISNULL(3) ? (Datum) 0 : PG_GETARG_DATUM(3);
 	nulls[2] = PG_ARGISNULL(3) ? 'n' : ' ';
 	values[3] = PG_GETARG_DATUM(2);
-	sql_begin(&scope);
-	sql_run_latest(&plans[drop ? PLAN_DROP_POLICY : PLAN_SET_POLICY], values, nulls);
-	sql_end(&scope);
+	sql_do(&plans[drop ? PLAN_DROP_POLICY : PLAN_SET_POLICY], values, nulls);
 	note_policy(tenant_id, drop ? NULL : PG_GETARG_INTERVAL_P(1), PG_GETARG_BOOL(2),
 				PG_ARGISNULL(3) ? NULL : PG_GETARG_INTERVAL_P(3));
 	PG_RETURN_VOID();
@@ -291,15 +288,12 @@ prune_commands(const char *tenant_id, TimestampTz before, int max, TimestampTz n
 static void
 prune_keys(const char *tenant_id, TimestampTz before, int max, Pruned *pruned)
 {
-	SqlScope	scope;
 	Datum		values[3];
 
 	values[0] = CStringGetTextDatum(tenant_id);
 	values[1] = TimestampTzGetDatum(before);
 	values[2] = Int32GetDatum(max);
-	sql_begin(&scope);
-	pruned->keys = sql_run_latest(&plans[PLAN_DELETE_KEYS], values, NULL);
-	sql_end(&scope);
+	pruned->keys = sql_do(&plans[PLAN_DELETE_KEYS], values, NULL);
 	pruned->more |= pruned->keys == max;
 }
 

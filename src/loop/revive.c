@@ -256,18 +256,13 @@ loop_forget(const char *loop_name, const char *entity_id)
 static bool
 try_forget_crashed(const char *loop_name, const char *entity_id)
 {
-	SqlScope	scope;
 	Datum		values[2];
-	bool		locked;
 
 	if (!lock_take(LOCK_KIND_FORGET, loop_name, entity_id, ExclusiveLock, false))
 		return false;
 	values[0] = CStringGetTextDatum(loop_name);
 	values[1] = CStringGetTextDatum(entity_id);
-	sql_begin(&scope);
-	locked = sql_run_latest(&plans[PLAN_TRY_CRASHED], values, NULL) > 0;
-	sql_end(&scope);
-	return locked && loop_forget(loop_name, entity_id);
+	return sql_do(&plans[PLAN_TRY_CRASHED], values, NULL) > 0 && loop_forget(loop_name, entity_id);
 }
 
 int64
