@@ -18,6 +18,7 @@
 #include "utils/timestamp.h"
 
 #include "core/access.h"
+#include "core/arrays.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/install.h"
@@ -331,17 +332,15 @@ Datum
 reconcile_sweep_commands(PG_FUNCTION_ARGS)
 {
 	Sweep		sweep = {0};
+	int			max_items;
 	Datum		values[5];
 	bool		nulls[5] = {false};
 
 	require_writable("sweep_commands");
 	require_read_committed("sweep_commands");
-	if (PG_ARGISNULL(0))
-		arg_null("max_items");
-	if (PG_GETARG_INT32(0) < 1 || PG_GETARG_INT32(0) > ITEMS_MAX)
-		arg_invalid("max_items", "is out of range", "It is 1 to 10,000.");
+	max_items = max_items_arg(fcinfo, 0, ITEMS_MAX, "It is 1 to 10,000.");
 	access_require_all(CAP_OPERATE);
-	sweep_commands(PG_GETARG_INT32(0), &sweep);
+	sweep_commands(max_items, &sweep);
 	values[0] = Int64GetDatum(sweep.canceled);
 	values[1] = Int64GetDatum(sweep.lapsed);
 	values[2] = Int64GetDatum(sweep.skipped);

@@ -238,11 +238,7 @@ reconcile_claim_commands(PG_FUNCTION_ARGS)
 			arg_invalid("actions", "must not be empty", "NULL takes all.");
 		claiming.actions = PG_GETARG_DATUM(1);
 	}
-	if (PG_ARGISNULL(2))
-		arg_null("max_items");
-	claiming.wanted = PG_GETARG_INT32(2);
-	if (claiming.wanted < 1 || claiming.wanted > CLAIM_MAX)
-		arg_invalid("max_items", "is out of range", "It is 1 to 1,000.");
+	claiming.wanted = max_items_arg(fcinfo, 2, CLAIM_MAX, "It is 1 to 1,000.");
 	claiming.ttl_ms = duration_arg(fcinfo, 3, "ttl", false);
 	claiming.result = (ReturnSetInfo *) fcinfo->resultinfo;
 	InitMaterializedSRF(fcinfo, 0);

@@ -14,6 +14,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "core/arrays.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/jsonb_build.h"
@@ -367,6 +368,7 @@ Datum
 reconcile_prune_commands(PG_FUNCTION_ARGS)
 {
 	char	   *tenant_id;
+	int			max_items;
 	Pruned		pruned = {0};
 	Datum		values[5];
 	bool		nulls[5] = {false};
@@ -374,11 +376,8 @@ reconcile_prune_commands(PG_FUNCTION_ARGS)
 	require_writable("prune_commands");
 	require_read_committed("prune_commands");
 	tenant_id = identity_field(fcinfo, 0, "tenant_id");
-	if (PG_ARGISNULL(1))
-		arg_null("max_items");
-	if (PG_GETARG_INT32(1) < 1 || PG_GETARG_INT32(1) > ITEMS_MAX)
-		arg_invalid("max_items", "is out of range", "It is 1 to 10,000.");
-	prune(tenant_id, PG_GETARG_INT32(1), &pruned);
+	max_items = max_items_arg(fcinfo, 1, ITEMS_MAX, "It is 1 to 10,000.");
+	prune(tenant_id, max_items, &pruned);
 	if (pruned.events + pruned.commands + pruned.keys > 0)
 		note_pruned(tenant_id, &pruned);
 	values[0] = CStringGetTextDatum(pruned.outcome);

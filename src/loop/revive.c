@@ -10,6 +10,7 @@
 #include "utils/snapmgr.h"
 
 #include "core/access.h"
+#include "core/arrays.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/ident.h"
@@ -165,19 +166,16 @@ reconcile_revive_all(PG_FUNCTION_ARGS)
 {
 	char	   *loop_name;
 	char	   *last_sqlstate;
+	int			max_items;
 	LoopRules	rules;
 
 	require_writable("revive_all");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	last_sqlstate = sqlstate_arg(fcinfo, 1, "last_sqlstate");
-	if (PG_ARGISNULL(2))
-		arg_null("max_items");
-	if (PG_GETARG_INT32(2) < 1 || PG_GETARG_INT32(2) > REVIVE_ALL_MAX)
-		arg_invalid("max_items", "is out of range",
-					psprintf("It is 1 to %d; call again for the rest.", REVIVE_ALL_MAX));
+	max_items = max_items_arg(fcinfo, 2, REVIVE_ALL_MAX, "It is 1 to 1000000; call again for the rest.");
 	access_require(CAP_OPERATE, loop_name);
 	loop_require(loop_name, &rules);
-	PG_RETURN_INT64(loop_revive_all(loop_name, last_sqlstate, PG_GETARG_INT32(2)));
+	PG_RETURN_INT64(loop_revive_all(loop_name, last_sqlstate, max_items));
 }
 
 typedef struct Deleting
