@@ -37,6 +37,7 @@ OBJS = \
 	src/core/tally.o \
 	src/core/wake.o \
 	src/core/subxact.o \
+	src/core/nested.o \
 	src/core/jsonb_build.o \
 	$(if $(TESTPOINTS),src/core/testpoint.o) \
 	src/core/trigger.o \

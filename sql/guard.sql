@@ -326,6 +326,8 @@ SAVEPOINT c;
 SELECT reconcile.override_fence('device', 'released');
 DELETE FROM device WHERE id = 'e';
 RELEASE c;
+SAVEPOINT d;
+ROLLBACK TO d;
 DELETE FROM device WHERE id = 'by hand';
 COMMIT;
 SELECT reason, rows FROM reconcile.fence_overrides ORDER BY at;

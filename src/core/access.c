@@ -172,7 +172,6 @@ access_generation(void)
 bool
 access_allowed(Capability capability, const char *reconciler_id)
 {
-	SqlScope	scope;
 	Datum		values[3];
 	bool		allowed;
 	uint64		changes;
@@ -188,9 +187,7 @@ access_allowed(Capability capability, const char *reconciler_id)
 	values[1] = CStringGetTextDatum(reconciler_id);
 	values[2] = ObjectIdGetDatum(caller);
 	changes = kept_changes;
-	sql_begin(&scope);
-	allowed = sql_run_latest(&plans[PLAN_ALLOWED], values, NULL) > 0;
-	sql_end(&scope);
+	allowed = sql_do(&plans[PLAN_ALLOWED], values, NULL) > 0;
 	/* a change that came meanwhile may be newer than the answer */
 	if (allowed && changes == kept_changes)
 		keep(caller, capability, reconciler_id);

@@ -1,6 +1,6 @@
 /*
  * arrays.c
- *		Array arguments of functions that do many things at once.
+ *		Arguments of functions that do many things at once.
  */
 #include "postgres.h"
 
@@ -51,6 +51,16 @@ array_arg(FunctionCallInfo fcinfo, int n, const char *arg, Oid type, int max, Da
 					 errhint("Element %d is null.", i + 1)));
 	}
 	return count;
+}
+
+int
+max_items_arg(FunctionCallInfo fcinfo, int n, int max, const char *hint)
+{
+	if (PG_ARGISNULL(n))
+		arg_null("max_items");
+	if (PG_GETARG_INT32(n) < 1 || PG_GETARG_INT32(n) > max)
+		arg_invalid("max_items", "is out of range", hint);
+	return PG_GETARG_INT32(n);
 }
 
 void

@@ -187,3 +187,12 @@ lock_tag(LOCKTAG *tag, LockKind kind, const char *scope, const char *id)
 	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, install_get()->lock_class,
 					   (uint32) hash, (uint16) (kind | ((hash >> 32) << LOCK_KIND_BITS)));
 }
+
+bool
+lock_take(LockKind kind, const char *scope, const char *id, LOCKMODE mode, bool wait)
+{
+	LOCKTAG		tag;
+
+	lock_tag(&tag, kind, scope, id);
+	return LockAcquire(&tag, mode, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}

@@ -69,4 +69,7 @@ typedef enum LockKind
 /* The tag of (kind, scope, id); scope is the loop for a run, '' otherwise. */
 extern void lock_tag(LOCKTAG *tag, LockKind kind, const char *scope, const char *id);
 
+/* Takes that lock until this transaction is over.  False, if it is not to wait: somebody else has it. */
+extern bool lock_take(LockKind kind, const char *scope, const char *id, LOCKMODE mode, bool wait);
+
 #endif							/* RECONCILE_INSTALL_H */

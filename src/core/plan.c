@@ -9,6 +9,7 @@
 #include "miscadmin.h"
 #include "optimizer/cost.h"
 #include "optimizer/plancat.h"
+#include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
 #include "core/errors.h"
@@ -146,6 +147,31 @@ sql_run_snapshot(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snaps
 	return sql_execute(plan, values, nulls, snapshot);
 }
 
+uint64
+sql_do(SqlPlan *plan, Datum *values, const char *nulls)
+{
+	SqlScope	scope;
+	uint64		rows;
+
+	sql_begin(&scope);
+	rows = sql_run_latest(plan, values, nulls);
+	sql_end(&scope);
+	return rows;
+}
+
+Datum
+sql_ask(SqlPlan *plan, Datum *values)
+{
+	SqlScope	scope;
+	Datum		value;
+
+	sql_begin(&scope);
+	sql_run_latest(plan, values, NULL);
+	value = sql_value(0, 1, NULL);
+	sql_end(&scope);
+	return value;
+}
+
 Datum
 sql_value(int row, int column, bool *isnull)
 {
@@ -157,4 +183,13 @@ sql_value(int row, int column, bool *isnull)
 	else if (null)
 		elog(ERROR, "unexpected null in column %d", column);
 	return value;
+}
+
+char *
+sql_text(int row, int column, MemoryContext context)
+{
+	bool		isnull;
+	Datum		value = sql_value(row, column, &isnull);
+
+	return isnull ? NULL : MemoryContextStrdup(context, TextDatumGetCString(value));
 }

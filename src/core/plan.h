@@ -56,7 +56,16 @@ extern uint64 sql_run_latest(SqlPlan *plan, Datum *values, const char *nulls);
 /* The same with a snapshot of the caller's, for what is read in parts. */
 extern uint64 sql_run_snapshot(SqlPlan *plan, Datum *values, const char *nulls, Snapshot snapshot);
 
+/* A statement by itself, run as by sql_run_latest(); its rows are only counted. */
+extern uint64 sql_do(SqlPlan *plan, Datum *values, const char *nulls);
+
+/* The same of one that has one row: its only column, of a type that is passed by value and not NULL. */
+extern Datum sql_ask(SqlPlan *plan, Datum *values);
+
 /* A column (from 1) of a row (from 0) of the last result; isnull may be NULL where no NULL can be. */
 extern Datum sql_value(int row, int column, bool *isnull);
+
+/* A text of the last result, copied into "context"; NULL for NULL. */
+extern char *sql_text(int row, int column, MemoryContext context);
 
 #endif							/* RECONCILE_PLAN_H */

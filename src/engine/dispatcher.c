@@ -279,14 +279,12 @@ static bool
 may_merge(const DueEntity *entity)
 {
 	const char *loop_name = entity->loop->loop_name;
-	LOCKTAG		tag;
 
 	if (entity->state == DUE_RUNNING ?
 		!run_held_by(loop_name, entity->entity_id, handout_pid(entity)) :
 		!run_exclude(loop_name, entity->entity_id))
 		return false;
-	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity->entity_id);
-	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+	return lock_take(LOCK_KIND_FORGET, loop_name, entity->entity_id, ExclusiveLock, false);
 }
 
 void

@@ -68,17 +68,12 @@ static SqlPlan plans[] = {
 static bool
 any(int plan, const LoopRules *rules)
 {
-	SqlScope	scope;
 	Datum		values[3];
-	bool		found;
 
 	values[0] = CStringGetTextDatum(rules->loop_name);
 	values[1] = TimestampTzGetDatum(clock_now());
 	values[2] = BoolGetDatum(rules->lease_ttl_ms > 0);
-	sql_begin(&scope);
-	found = sql_run_latest(&plans[plan], values, NULL) > 0;
-	sql_end(&scope);
-	return found;
+	return sql_do(&plans[plan], values, NULL) > 0;
 }
 
 static bool

@@ -153,15 +153,9 @@ floor_now(void)
 static bool
 has_resources(const char *reconciler_id)
 {
-	SqlScope	scope;
-	Datum		value;
-	bool		has;
+	Datum		value = CStringGetTextDatum(reconciler_id);
 
-	sql_begin(&scope);
-	value = CStringGetTextDatum(reconciler_id);
-	has = sql_run_latest(&plans[PLAN_ANY], &value, NULL) > 0;
-	sql_end(&scope);
-	return has;
+	return sql_do(&plans[PLAN_ANY], &value, NULL) > 0;
 }
 
 /*

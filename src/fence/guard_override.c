@@ -27,6 +27,7 @@
 #include "core/errors.h"
 #include "core/ident.h"
 #include "core/install.h"
+#include "core/nested.h"
 #include "core/plan.h"
 #include "fence/guard.h"
 #include "lease/lease.h"
@@ -60,30 +61,27 @@ static SqlPlan plans[] = {
 	}
 };
 
-/* All of this is in TopTransactionContext; lists begin with the latest. */
 struct Override
 {
-	Override   *earlier;
+	Nested		nested;
 	Oid			relation;		/* that the guard was attached to */
 	char		reconciler_id[RECONCILER_ID_MAX + 1];
 	Oid			schema;			/* install that has the record */
 	pg_uuid_t	record;
 	int64		epoch;
-	int			level;
 };
 
 /* What was written under an override, in one nesting level. */
 typedef struct Written
 {
-	struct Written *earlier;
+	Nested		nested;
 	Override   *override;
 	int64		rows;
 	bool		truncated;
-	int			level;
 } Written;
 
-static Override *overrides = NULL;
-static Written *written = NULL;
+static Nested *overrides = NULL;
+static Nested *written = NULL;
 
 bool
 override_any(void)
@@ -94,12 +92,14 @@ override_any(void)
 Override *
 override_find(Oid owner, const char *reconciler_id)
 {
-	Override   *override = overrides;
+	for (Nested *it = overrides; it != NULL; it = it->earlier)
+	{
+		Override   *override = (Override *) it;
 
-	while (override != NULL &&
-		   (override->relation != owner || strcmp(override->reconciler_id, reconciler_id) != 0))
-		override = override->earlier;
-	return override;
+		if (override->relation == owner && strcmp(override->reconciler_id, reconciler_id) == 0)
+			return override;
+	}
+	return NULL;
 }
 
 int64
@@ -113,18 +113,16 @@ static Written *
 written_here(Override *override)
 {
 	int			level = GetCurrentTransactionNestLevel();
-	Written    *entry = written;
+	Written    *entry;
 
-	while (entry != NULL && entry->level == level && entry->override != override)
-		entry = entry->earlier;
-	if (entry == NULL || entry->level != level)
+	for (Nested *it = written; it != NULL && it->level == level; it = it->earlier)
 	{
-		entry = MemoryContextAllocZero(TopTransactionContext, sizeof(Written));
-		entry->override = override;
-		entry->level = level;
-		entry->earlier = written;
-		written = entry;
+		entry = (Written *) it;
+		if (entry->override == override)
+			return entry;
 	}
+	entry = nested_add(&written, sizeof(Written));
+	entry->override = override;
 	return entry;
 }
 
@@ -157,8 +155,10 @@ record_count(const Override *override)
 	/* the extension was dropped, or made anew, by this transaction */
 	if (install == NULL || install->schema != override->schema)
 		return;
-	for (const Written *entry = written; entry != NULL; entry = entry->earlier)
+	for (const Nested *it = written; it != NULL; it = it->earlier)
 	{
+		const Written *entry = (const Written *) it;
+
 		if (entry->override != override)
 			continue;
 		rows += entry->rows;
@@ -186,8 +186,8 @@ override_xact_callback(XactEvent event, void *arg)
 			if (overrides == NULL)
 				break;
 			PushActiveSnapshot(GetTransactionSnapshot());
-			for (const Override *override = overrides; override != NULL; override = override->earlier)
-				record_count(override);
+			for (const Nested *it = overrides; it != NULL; it = it->earlier)
+				record_count((const Override *) it);
 			PopActiveSnapshot();
 			break;
 		case XACT_EVENT_COMMIT:
@@ -201,29 +201,28 @@ override_xact_callback(XactEvent event, void *arg)
 	}
 }
 
-/* Entries of the level become the parent's, one for each override. */
+/* What an ending level and its parent wrote under the same override is one entry again. */
 static void
 written_to_parent(int level)
 {
-	Written   **link = &written;
+	Nested	  **link = &written;
 
 	while (*link != NULL && (*link)->level >= level)
 	{
-		Written    *entry = *link;
-		Written    *same = entry->earlier;
+		Written    *entry = (Written *) *link;
+		Nested	   *same = (*link)->earlier;
 
-		entry->level = level - 1;
-		while (same != NULL && same->level >= level - 1 && same->override != entry->override)
+		while (same != NULL && same->level >= level - 1 && ((Written *) same)->override != entry->override)
 			same = same->earlier;
 		if (same != NULL && same->level >= level - 1)
 		{
-			same->rows += entry->rows;
-			same->truncated |= entry->truncated;
-			*link = entry->earlier;
+			((Written *) same)->rows += entry->rows;
+			((Written *) same)->truncated |= entry->truncated;
+			*link = entry->nested.earlier;
 			pfree(entry);
 		}
 		else
-			link = &entry->earlier;
+			link = &entry->nested.earlier;
 	}
 }
 
@@ -231,24 +230,12 @@ static void
 override_subxact_callback(SubXactEvent event, SubTransactionId subid,
 						  SubTransactionId parent, void *arg)
 {
-	int			level;
-
 	if (overrides == NULL)
 		return;
-	level = GetCurrentTransactionNestLevel();
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
-	{
-		for (Override *override = overrides; override != NULL && override->level >= level; override = override->earlier)
-			override->level = level - 1;
-		written_to_parent(level);
-	}
-	else if (event == SUBXACT_EVENT_ABORT_SUB)
-	{
-		while (written != NULL && written->level >= level)
-			written = written->earlier;
-		while (overrides != NULL && overrides->level >= level)
-			overrides = overrides->earlier;
-	}
+		written_to_parent(GetCurrentTransactionNestLevel());
+	nested_end_subxact(&written, event);
+	nested_end_subxact(&overrides, event);
 }
 
 void
@@ -296,6 +283,7 @@ reconcile_override_fence(PG_FUNCTION_ARGS)
 	const GuardSpec *spec;
 	Lease		lease;
 	pg_uuid_t	record;
+	int64		epoch;
 	Override   *override;
 
 	require_writable("override_fence");
@@ -312,14 +300,12 @@ reconcile_override_fence(PG_FUNCTION_ARGS)
 	access_require(CAP_OPERATE, spec->reconciler_id);
 
 	record = insert_record(relation, spec->reconciler_id, reason);
-	override = MemoryContextAllocZero(TopTransactionContext, sizeof(Override));
+	epoch = lease_read(spec->reconciler_id, &lease) ? lease.epoch : 0;
+	override = nested_add(&overrides, sizeof(Override));
 	override->relation = relation;
 	strlcpy(override->reconciler_id, spec->reconciler_id, sizeof(override->reconciler_id));
 	override->schema = install_get()->schema;
 	override->record = record;
-	override->epoch = lease_read(spec->reconciler_id, &lease) ? lease.epoch : 0;
-	override->level = GetCurrentTransactionNestLevel();
-	override->earlier = overrides;
-	overrides = override;
+	override->epoch = epoch;
 	PG_RETURN_VOID();
 }

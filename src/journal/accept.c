@@ -171,10 +171,9 @@ answer_tombstone(Admission *admission, AcceptOutcome *outcome)
 		bool		isnull;
 		Datum		value;
 
-		command->command_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 1, NULL)));
+		command->command_id = sql_text(0, 1, scope.outer);
 		(void) command_status_find(TextDatumGetCString(sql_value(0, 3, NULL)), &command->status);
-		value = sql_value(0, 4, &isnull);
-		command->failure = isnull ? NULL : MemoryContextStrdup(scope.outer, TextDatumGetCString(value));
+		command->failure = sql_text(0, 4, scope.outer);
 		value = sql_value(0, 5, &isnull);
 		command->desired_revision = isnull ? -1 : DatumGetInt64(value);
 	}
@@ -379,7 +378,6 @@ store(const Admission *admission)
 {
 	const Envelope *envelope = &admission->envelope;
 	const Command *command = &admission->command;
-	SqlScope	scope;
 	Datum		values[23];
 	char		nulls[23];
 	bool		terminal = command_is_terminal(command->status);
@@ -412,9 +410,7 @@ store(const Admission *admission)
 	values[21] = Int64GetDatum(command->desired_revision);
 	nulls[22] = terminal ? ' ' : 'n';
 	values[22] = TimestampTzGetDatum(admission->completed_at);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_INSERT], values, nulls);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_INSERT], values, nulls);
 }
 
 static void

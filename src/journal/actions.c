@@ -215,14 +215,9 @@ mode_of(const char *name)
 static bool
 is_there(int plan, const char *name)
 {
-	SqlScope	scope;
 	Datum		value = CStringGetTextDatum(name);
-	bool		found;
 
-	sql_begin(&scope);
-	found = sql_run_latest(&plans[plan], &value, NULL) > 0;
-	sql_end(&scope);
-	return found;
+	return sql_do(&plans[plan], &value, NULL) > 0;
 }
 
 bool

@@ -19,6 +19,7 @@
 #include "core/compat.h"
 #include "core/home.h"
 #include "core/install.h"
+#include "core/nested.h"
 #include "core/plan.h"
 #include "core/testpoint.h"
 #include "journal/audit.h"
@@ -68,14 +69,14 @@ static SqlPlan plans[] = {
 
 typedef struct Pending
 {
-	int			level;			/* of the subtransaction that noted it */
+	Nested		nested;
 	int			number;			/* in the order of the transaction */
 	Oid			schema;			/* of the install that it is of */
 	AuditRow	row;			/* tenant_id NULL: it is no event, and gets no row */
 	AuditAnchor *anchor;		/* NULL: it is no pruning */
 } Pending;
 
-static List *pending = NIL;		/* in TopTransactionContext; levels do not fall along it */
+static Nested *pending = NULL;
 static int	next_number = 0;
 
 /* ----------------------------------------------------------------
@@ -101,16 +102,15 @@ copy_jsonb(const Jsonb *jsonb)
 	return copy;
 }
 
-/* One more, in the current memory context, which is that of the transaction. */
+/* One more; until it has a tenant it is no event. */
 static Pending *
 add_pending(void)
 {
-	Pending    *noted = palloc0(sizeof(Pending));
+	Oid			schema = install_get()->schema;
+	Pending    *noted = nested_add(&pending, sizeof(Pending));
 
-	noted->level = GetCurrentTransactionNestLevel();
 	noted->number = next_number++;
-	noted->schema = install_get()->schema;
-	pending = lappend(pending, noted);
+	noted->schema = schema;
 	/* whatever the session's synchronous_commit: what was answered is not to be lost */
 	ForceSyncCommit();
 	return noted;
@@ -155,11 +155,8 @@ audit_note(const AuditEvent *event)
 void
 audit_pass_over(void)
 {
-	MemoryContext context = MemoryContextSwitchTo(TopTransactionContext);
-
 	(void) add_pending();
 	(void) GetTopTransactionId();
-	MemoryContextSwitchTo(context);
 }
 
 static bool
@@ -171,11 +168,9 @@ is_of_tenant(const Pending *noted, const char *tenant_id)
 bool
 audit_noted(const char *tenant_id)
 {
-	ListCell   *cell;
-
-	foreach(cell, pending)
+	for (const Nested *it = pending; it != NULL; it = it->earlier)
 	{
-		if (is_of_tenant(lfirst(cell), tenant_id))
+		if (is_of_tenant((const Pending *) it, tenant_id))
 			return true;
 	}
 	return false;
@@ -184,20 +179,17 @@ audit_noted(const char *tenant_id)
 bool
 audit_noted_anchor(const char *tenant_id, AuditAnchor *anchor)
 {
-	ListCell   *cell;
-	bool		found = false;
-
-	foreach(cell, pending)
+	for (const Nested *it = pending; it != NULL; it = it->earlier)
 	{
-		const Pending *noted = lfirst(cell);
+		const Pending *noted = (const Pending *) it;
 
 		if (noted->anchor != NULL && is_of_tenant(noted, tenant_id))
 		{
 			*anchor = *noted->anchor;
-			found = true;
+			return true;
 		}
 	}
-	return found;
+	return false;
 }
 
 /* ----------------------------------------------------------------
@@ -273,7 +265,7 @@ read_head(const char *tenant_id, int64 *sequence, uint8 *hash)
 {
 	Datum		value = CStringGetTextDatum(tenant_id);
 
-	audit_lock(tenant_id);
+	(void) lock_take(LOCK_KIND_AUDIT, "", tenant_id, ExclusiveLock, true);
 	*sequence = 0;
 	memset(hash, 0, DIGEST_BYTES);
 	if (sql_run_latest(&plans[PLAN_HEAD], &value, NULL) > 0)
@@ -288,14 +280,9 @@ read_head(const char *tenant_id, int64 *sequence, uint8 *hash)
 void
 audit_check(const char *tenant_id)
 {
-	SqlScope	scope;
 	Datum		value = CStringGetTextDatum(tenant_id);
-	bool		broken;
 
-	sql_begin(&scope);
-	broken = sql_run_latest(&plans[PLAN_CHECK], &value, NULL) > 0;
-	sql_end(&scope);
-	if (broken)
+	if (sql_do(&plans[PLAN_CHECK], &value, NULL) > 0)
 		raise_no_place(tenant_id);
 }
 
@@ -307,18 +294,21 @@ seal(void)
 	const char *tenant_id = NULL;
 	int64		sequence = 0;
 	uint8		hash[DIGEST_BYTES];
-	List	   *events = pending;
+	Nested	   *latest = pending;
+	List	   *events = NIL;
 	const Install *install = install_find();
 	SqlScope	scope;
 	ListCell   *cell;
 
-	pending = NIL;
+	pending = NULL;
 	/* it was dropped in this transaction, and its tables with it; or updated beyond us */
 	if (install == NULL && install_unserved() != NULL)
 		install = install_get();
 	if (install == NULL)
 		return;
 	context = MemoryContextSwitchTo(TopTransactionContext);
+	for (Nested *it = latest; it != NULL; it = it->earlier)
+		events = lappend(events, it);
 	list_sort(events, compare_pending);
 	sql_begin(&scope);
 	foreach(cell, events)
@@ -358,7 +348,7 @@ audit_xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
-			if (pending != NIL)
+			if (pending != NULL)
 			{
 				seal();
 				TEST_POINT("command-before-commit");
@@ -366,7 +356,7 @@ audit_xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_PRE_PREPARE:
 			/* or whoever was denied could hold up a tenant for as long as he likes */
-			if (pending != NIL)
+			if (pending != NULL)
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has an event for the audit"),
@@ -380,7 +370,7 @@ audit_xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_PREPARE:
 		case XACT_EVENT_ABORT:
 			/* the context that it was in goes with the transaction */
-			pending = NIL;
+			pending = NULL;
 			next_number = 0;
 			break;
 		default:
@@ -391,24 +381,7 @@ audit_xact_callback(XactEvent event, void *arg)
 static void
 audit_subxact_callback(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
 {
-	int			level = GetCurrentTransactionNestLevel();
-
-	if (event == SUBXACT_EVENT_COMMIT_SUB)
-	{
-		for (int i = list_length(pending) - 1; i >= 0; i--)
-		{
-			Pending    *noted = list_nth(pending, i);
-
-			if (noted->level < level)
-				break;
-			noted->level = level - 1;
-		}
-	}
-	else if (event == SUBXACT_EVENT_ABORT_SUB)
-	{
-		while (pending != NIL && ((Pending *) llast(pending))->level >= level)
-			pending = list_delete_last(pending);
-	}
+	nested_end_subxact(&pending, event);
 }
 
 void

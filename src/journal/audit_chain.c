@@ -4,22 +4,12 @@
  */
 #include "postgres.h"
 
-#include "storage/lock.h"
 #include "utils/builtins.h"
+#include "utils/timestamp.h"
 
-#include "core/install.h"
 #include "core/plan.h"
 #include "journal/audit.h"
 #include "journal/audit_chain.h"
-
-void
-audit_lock(const char *tenant_id)
-{
-	LOCKTAG		tag;
-
-	lock_tag(&tag, LOCK_KIND_AUDIT, "", tenant_id);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-}
 
 bytea *
 audit_hash_datum(const uint8 *hash)
@@ -97,15 +87,6 @@ audit_row_values(const AuditRow *row, Datum *values, char *nulls)
 	return n;
 }
 
-static char *
-get_text(int n, int column)
-{
-	bool		isnull;
-	Datum		value = sql_value(n, column, &isnull);
-
-	return isnull ? NULL : TextDatumGetCString(value);
-}
-
 static Jsonb *
 get_jsonb(int n, int column)
 {
@@ -122,20 +103,20 @@ audit_row_read(int n, AuditRow *row)
 	Datum		value;
 	int			column = 0;
 
-	row->tenant_id = get_text(n, ++column);
+	row->tenant_id = sql_text(n, ++column, CurrentMemoryContext);
 	row->sequence = DatumGetInt64(sql_value(n, ++column, NULL));
-	row->event = get_text(n, ++column);
+	row->event = sql_text(n, ++column, CurrentMemoryContext);
 	row->happened_at = DatumGetTimestampTz(sql_value(n, ++column, NULL));
-	row->command_id = get_text(n, ++column);
-	row->idempotency_key = get_text(n, ++column);
-	row->actor = get_text(n, ++column);
+	row->command_id = sql_text(n, ++column, CurrentMemoryContext);
+	row->idempotency_key = sql_text(n, ++column, CurrentMemoryContext);
+	row->actor = sql_text(n, ++column, CurrentMemoryContext);
 	row->role_name = pstrdup(NameStr(*DatumGetName(sql_value(n, ++column, NULL))));
 	row->session_role = pstrdup(NameStr(*DatumGetName(sql_value(n, ++column, NULL))));
-	row->authentication_method = get_text(n, ++column);
-	row->action = get_text(n, ++column);
-	row->target_kind = get_text(n, ++column);
-	row->target_name = get_text(n, ++column);
-	row->reason = get_text(n, ++column);
+	row->authentication_method = sql_text(n, ++column, CurrentMemoryContext);
+	row->action = sql_text(n, ++column, CurrentMemoryContext);
+	row->target_kind = sql_text(n, ++column, CurrentMemoryContext);
+	row->target_name = sql_text(n, ++column, CurrentMemoryContext);
+	row->reason = sql_text(n, ++column, CurrentMemoryContext);
 	row->options = get_jsonb(n, ++column);
 	value = sql_value(n, ++column, &isnull);
 	row->fingerprint = NULL;
@@ -144,9 +125,9 @@ audit_row_read(int n, AuditRow *row)
 		row->fingerprint = palloc0(DIGEST_BYTES);
 		(void) audit_hash_copy(value, row->fingerprint);
 	}
-	row->failure = get_text(n, ++column);
+	row->failure = sql_text(n, ++column, CurrentMemoryContext);
 	row->detail = get_jsonb(n, ++column);
-	row->home = get_text(n, ++column);
+	row->home = sql_text(n, ++column, CurrentMemoryContext);
 	row->hash_version = DatumGetInt16(sql_value(n, ++column, NULL));
 	if (!audit_hash_copy(sql_value(n, ++column, NULL), row->hash))
 		memset(row->hash, 0, DIGEST_BYTES);

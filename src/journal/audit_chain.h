@@ -53,7 +53,6 @@ extern void audit_row_read(int n, AuditRow *row);
 extern void audit_row_hash(const AuditRow *row, const uint8 *before, uint8 *hash);
 
 /* Holds the chain of a tenant until this transaction is over. */
-extern void audit_lock(const char *tenant_id);
 
 extern bytea *audit_hash_datum(const uint8 *hash);
 

@@ -70,16 +70,6 @@ audit_anchor_jsonb(const AuditAnchor *anchor)
 	return jsonb_end(&build);
 }
 
-/* Nobody else prunes the tenant before this is over. */
-static void
-lock_pruning(const char *tenant_id)
-{
-	LOCKTAG		tag;
-
-	lock_tag(&tag, LOCK_KIND_PRUNE, "", tenant_id);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-}
-
 /* Where the chain begins now; false: it has lost its head. */
 static bool
 read_anchor(const char *tenant_id, AuditAnchor *anchor)
@@ -163,12 +153,12 @@ judge_page(const char *tenant_id, TimestampTz before, int max, AuditAnchor *anch
 int64
 audit_prune(const char *tenant_id, TimestampTz before, int max, AuditAnchor *anchor)
 {
-	SqlScope	scope;
 	Datum		values[2];
 	int64		pruned = 0;
 	Oldest		oldest = OLDEST_GOES;
 
-	lock_pruning(tenant_id);
+	/* nobody else prunes the tenant before this is over */
+	(void) lock_take(LOCK_KIND_PRUNE, "", tenant_id, ExclusiveLock, true);
 	if (!read_anchor(tenant_id, anchor))
 		return -1;
 	while (oldest == OLDEST_GOES && pruned < max)
@@ -182,9 +172,7 @@ audit_prune(const char *tenant_id, TimestampTz before, int max, AuditAnchor *anc
 	{
 		values[0] = CStringGetTextDatum(tenant_id);
 		values[1] = Int64GetDatum(anchor->sequence);
-		sql_begin(&scope);
-		sql_run_latest(&plans[PLAN_DELETE], values, NULL);
-		sql_end(&scope);
+		sql_do(&plans[PLAN_DELETE], values, NULL);
 	}
 	return pruned;
 }

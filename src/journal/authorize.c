@@ -268,15 +268,9 @@ command_grant_arrays(const char *tenant_id, const char *permission, Datum *kinds
 bool
 command_tenant_known(const char *tenant_id)
 {
-	SqlScope	scope;
 	Datum		value = CStringGetTextDatum(tenant_id);
-	bool		known;
 
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_KNOWN], &value, NULL);
-	known = DatumGetBool(sql_value(0, 1, NULL));
-	sql_end(&scope);
-	return known;
+	return DatumGetBool(sql_ask(&plans[PLAN_KNOWN], &value));
 }
 
 bool

@@ -122,7 +122,6 @@ PG_FUNCTION_INFO_V1(reconcile_set_authorizer);
 Datum
 reconcile_set_authorizer(PG_FUNCTION_ARGS)
 {
-	SqlScope	scope;
 	Datum		values[2];
 	bool		set = !PG_ARGISNULL(0);
 
@@ -134,9 +133,7 @@ reconcile_set_authorizer(PG_FUNCTION_ARGS)
 																GetUserId(), "authorizer"));
 		values[1] = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(GetUserId(), false)));
 	}
-	sql_begin(&scope);
-	sql_run_latest(&plans[set ? PLAN_SET_AUTHORIZER : PLAN_DROP_AUTHORIZER], values, NULL);
-	sql_end(&scope);
+	sql_do(&plans[set ? PLAN_SET_AUTHORIZER : PLAN_DROP_AUTHORIZER], values, NULL);
 	ereport(LOG,
 			(errmsg("the authorizer of commands is %s", set ? TextDatumGetCString(values[0]) : "gone"),
 			 errhidestmt(true), errhidecontext(true)));

@@ -51,19 +51,10 @@ static SqlPlan plans[] = {
 	}
 };
 
-static bool
-lock_key(const char *tenant_id, const char *idempotency_key, bool wait)
-{
-	LOCKTAG		tag;
-
-	lock_tag(&tag, LOCK_KIND_COMMAND, tenant_id, idempotency_key);
-	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
-}
-
 bool
 command_try_lock_key(const char *tenant_id, const char *idempotency_key)
 {
-	return lock_key(tenant_id, idempotency_key, false);
+	return lock_take(LOCK_KIND_COMMAND, tenant_id, idempotency_key, ExclusiveLock, false);
 }
 
 bool
@@ -71,7 +62,7 @@ command_lock_key(const char *tenant_id, const char *idempotency_key)
 {
 	if (command_try_lock_key(tenant_id, idempotency_key))
 		return false;
-	return lock_key(tenant_id, idempotency_key, true);
+	return lock_take(LOCK_KIND_COMMAND, tenant_id, idempotency_key, ExclusiveLock, true);
 }
 
 void
@@ -79,15 +70,6 @@ command_lock_id(const char *tenant_id, const char *command_id)
 {
 	/* no key has such a character */
 	(void) command_lock_key(tenant_id, psprintf("\001%s", command_id));
-}
-
-static char *
-get_text(int n, int column, MemoryContext context)
-{
-	bool		isnull;
-	Datum		value = sql_value(n, column, &isnull);
-
-	return isnull ? NULL : MemoryContextStrdup(context, TextDatumGetCString(value));
 }
 
 static TimestampTz
@@ -108,32 +90,32 @@ command_from_row(int n, MemoryContext context, Command *command)
 	char	   *status;
 	int			column = 0;
 
-	command->tenant_id = get_text(n, ++column, context);
-	command->idempotency_key = get_text(n, ++column, context);
-	command->command_id = get_text(n, ++column, context);
+	command->tenant_id = sql_text(n, ++column, context);
+	command->idempotency_key = sql_text(n, ++column, context);
+	command->command_id = sql_text(n, ++column, context);
 	(void) audit_hash_copy(sql_value(n, ++column, NULL), command->fingerprint);
-	command->action = get_text(n, ++column, context);
-	command->target_kind = get_text(n, ++column, context);
-	command->target_name = get_text(n, ++column, context);
-	command->reason = get_text(n, ++column, context);
+	command->action = sql_text(n, ++column, context);
+	command->target_kind = sql_text(n, ++column, context);
+	command->target_name = sql_text(n, ++column, context);
+	command->reason = sql_text(n, ++column, context);
 	options = DatumGetJsonbP(sql_value(n, ++column, NULL));
 	command->options = MemoryContextAlloc(context, VARSIZE(options));
 	memcpy(command->options, options, VARSIZE(options));
-	command->actor = get_text(n, ++column, context);
-	command->authentication_method = get_text(n, ++column, context);
+	command->actor = sql_text(n, ++column, context);
+	command->authentication_method = sql_text(n, ++column, context);
 	command->deadline = get_time(n, ++column);
 	status = TextDatumGetCString(sql_value(n, ++column, NULL));
 	if (!command_status_find(status, &command->status))
 		elog(ERROR, "unknown status \"%s\"", status);
-	command->failure = get_text(n, ++column, context);
+	command->failure = sql_text(n, ++column, context);
 	value = sql_value(n, ++column, &isnull);
 	command->desired_revision = isnull ? -1 : DatumGetInt64(value);
-	command->claim_token = get_text(n, ++column, context);
+	command->claim_token = sql_text(n, ++column, context);
 	command->claim_expires_at = get_time(n, ++column);
 	value = sql_value(n, ++column, &isnull);
 	command->claim_xid = isnull ? InvalidFullTransactionId : DatumGetFullTransactionId(value);
-	command->worker_id = get_text(n, ++column, context);
-	command->protocol = get_text(n, ++column, context);
+	command->worker_id = sql_text(n, ++column, context);
+	command->protocol = sql_text(n, ++column, context);
 	value = sql_value(n, ++column, &isnull);
 	command->capability_available = isnull ? -1 : DatumGetBool(value);
 	command->worker_completed_at = get_time(n, ++column);
@@ -159,17 +141,11 @@ read_one(int plan, const char *tenant_id, const char *id, Command *command)
 bool
 command_id_is_used(const char *tenant_id, const char *command_id)
 {
-	SqlScope	scope;
 	Datum		values[2];
-	bool		used;
 
 	values[0] = CStringGetTextDatum(tenant_id);
 	values[1] = CStringGetTextDatum(command_id);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_ID_USED], values, NULL);
-	used = DatumGetBool(sql_value(0, 1, NULL));
-	sql_end(&scope);
-	return used;
+	return DatumGetBool(sql_ask(&plans[PLAN_ID_USED], values));
 }
 
 bool

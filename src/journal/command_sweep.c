@@ -18,6 +18,7 @@
 #include "utils/timestamp.h"
 
 #include "core/access.h"
+#include "core/arrays.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/install.h"
@@ -102,11 +103,9 @@ typedef struct Sweep
 static bool
 lock_cursor(Place *cursor)
 {
-	LOCKTAG		tag;
 	SqlScope	scope;
 
-	lock_tag(&tag, LOCK_KIND_SWEEP, "", "");
-	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+	if (!lock_take(LOCK_KIND_SWEEP, "", "", ExclusiveLock, false))
 		return false;
 	sql_begin(&scope);
 	if (sql_run_latest(&plans[PLAN_CURSOR], NULL, NULL) == 0)
@@ -135,13 +134,10 @@ place_values(const Place *place, Datum *values)
 static void
 set_cursor(const Place *place)
 {
-	SqlScope	scope;
 	Datum		values[3];
 
 	place_values(place, values);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_SET_CURSOR], values, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_SET_CURSOR], values, NULL);
 }
 
 static int
@@ -336,17 +332,15 @@ Datum
 reconcile_sweep_commands(PG_FUNCTION_ARGS)
 {
 	Sweep		sweep = {0};
+	int			max_items;
 	Datum		values[5];
 	bool		nulls[5] = {false};
 
 	require_writable("sweep_commands");
 	require_read_committed("sweep_commands");
-	if (PG_ARGISNULL(0))
-		arg_null("max_items");
-	if (PG_GETARG_INT32(0) < 1 || PG_GETARG_INT32(0) > ITEMS_MAX)
-		arg_invalid("max_items", "is out of range", "It is 1 to 10,000.");
+	max_items = max_items_arg(fcinfo, 0, ITEMS_MAX, "It is 1 to 10,000.");
 	access_require_all(CAP_OPERATE);
-	sweep_commands(PG_GETARG_INT32(0), &sweep);
+	sweep_commands(max_items, &sweep);
 	values[0] = Int64GetDatum(sweep.canceled);
 	values[1] = Int64GetDatum(sweep.lapsed);
 	values[2] = Int64GetDatum(sweep.skipped);

@@ -4,9 +4,7 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "utils/memutils.h"
-
+#include "core/nested.h"
 #include "journal/count.h"
 
 const char *const count_actions[COUNT_ACTIONS] = {
@@ -22,16 +20,14 @@ const char *const count_outcomes[COUNT_OUTCOMES] = {
 
 typedef struct Count
 {
-	int			level;			/* of the subtransaction that told it */
+	Nested		nested;
 	int			action;
 	int			outcome;
 } Count;
 
 void		(*command_counted_hook) (int action, int outcome) = NULL;
 
-static Count *counts = NULL;	/* in TopMemoryContext */
-static int	ncounts = 0;
-static int	counts_allocated = 0;
+static Nested *counts = NULL;
 
 static int
 place_in(const char *name, const char *const *names, int n)
@@ -48,22 +44,13 @@ void
 command_count(const char *action, const char *outcome)
 {
 	int			place = place_in(outcome, count_outcomes, COUNT_OUTCOMES);
+	Count	   *count;
 
 	if (command_counted_hook == NULL || place == COUNT_OUTCOMES)
 		return;
-	if (ncounts == counts_allocated)
-	{
-		int			size = counts_allocated > 0 ? 2 * counts_allocated : 16;
-
-		if (counts == NULL)
-			counts = MemoryContextAlloc(TopMemoryContext, size * sizeof(Count));
-		else
-			counts = repalloc(counts, size * sizeof(Count));
-		counts_allocated = size;
-	}
-	counts[ncounts].level = GetCurrentTransactionNestLevel();
-	counts[ncounts].action = Min(place_in(action, count_actions, COUNT_ACTIONS), COUNT_ACTIONS - 1);
-	counts[ncounts++].outcome = place;
+	count = nested_add(&counts, sizeof(Count));
+	count->action = Min(place_in(action, count_actions, COUNT_ACTIONS), COUNT_ACTIONS - 1);
+	count->outcome = place;
 }
 
 static void
@@ -72,8 +59,8 @@ count_xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
-			for (int i = 0; i < ncounts; i++)
-				command_counted_hook(counts[i].action, counts[i].outcome);
+			for (const Nested *it = counts; it != NULL; it = it->earlier)
+				command_counted_hook(((const Count *) it)->action, ((const Count *) it)->outcome);
 			break;
 		case XACT_EVENT_PREPARE:	/* it may yet abort: what it counted is told by nobody */
 		case XACT_EVENT_ABORT:
@@ -81,24 +68,13 @@ count_xact_callback(XactEvent event, void *arg)
 		default:
 			return;
 	}
-	ncounts = 0;
+	counts = NULL;
 }
 
 static void
 count_subxact_callback(SubXactEvent event, SubTransactionId subid, SubTransactionId parent, void *arg)
 {
-	int			level = GetCurrentTransactionNestLevel();
-
-	if (event == SUBXACT_EVENT_COMMIT_SUB)
-	{
-		for (int i = ncounts - 1; i >= 0 && counts[i].level >= level; i--)
-			counts[i].level = level - 1;
-	}
-	else if (event == SUBXACT_EVENT_ABORT_SUB)
-	{
-		while (ncounts > 0 && counts[ncounts - 1].level >= level)
-			ncounts--;
-	}
+	nested_end_subxact(&counts, event);
 }
 
 void

@@ -110,15 +110,6 @@ target_values(const DesiredTarget *target, Datum *values)
 	values[2] = CStringGetTextDatum(target->target_name);
 }
 
-static char *
-copy_out(const SqlScope *scope, int column)
-{
-	bool		isnull;
-	Datum		value = sql_value(0, column, &isnull);
-
-	return isnull ? NULL : MemoryContextStrdup(scope->outer, TextDatumGetCString(value));
-}
-
 void
 desired_raise_exhausted(const DesiredTarget *target)
 {
@@ -145,9 +136,9 @@ desired_try_enter(int64 *floor)
 static void
 read_locked(const SqlScope *scope, DesiredState *now)
 {
-	now->state = copy_out(scope, 1);
+	now->state = sql_text(0, 1, scope->outer);
 	now->revision = DatumGetInt64(sql_value(0, 2, NULL));
-	now->command_id = copy_out(scope, 3);
+	now->command_id = sql_text(0, 3, scope->outer);
 }
 
 void
@@ -240,14 +231,11 @@ desired_intend(const DesiredTarget *target, const DesiredState *now, const char 
 void
 desired_settle(const char *tenant_id, const char *command_id)
 {
-	SqlScope	scope;
 	Datum		values[2];
 
 	values[0] = CStringGetTextDatum(tenant_id);
 	values[1] = CStringGetTextDatum(command_id);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_FINAL], values, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_FINAL], values, NULL);
 }
 
 /* The target of a command's intent; false: it has none. */
@@ -265,8 +253,8 @@ find_target(const char *tenant_id, const char *command_id, DesiredTarget *target
 	if (found)
 	{
 		target->tenant_id = tenant_id;
-		target->target_kind = copy_out(&scope, 1);
-		target->target_name = copy_out(&scope, 2);
+		target->target_kind = sql_text(0, 1, scope.outer);
+		target->target_name = sql_text(0, 2, scope.outer);
 	}
 	sql_end(&scope);
 	return found;
@@ -300,8 +288,8 @@ desired_withdraw(const char *tenant_id, const char *command_id, int64 floor, boo
 		bool		isnull;
 		Datum		value = sql_value(0, 4, &isnull);
 
-		by = copy_out(&scope, 2);
-		state = copy_out(&scope, 3);
+		by = sql_text(0, 2, scope.outer);
+		state = sql_text(0, 3, scope.outer);
 		if (!isnull)
 			requested_at = DatumGetTimestampTz(value);
 	}

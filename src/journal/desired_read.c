@@ -266,9 +266,7 @@ reconcile_report_observed(PG_FUNCTION_ARGS)
 	char	   *state;
 	int64		revision;
 	int64		desired;
-	SqlScope	scope;
 	Datum		values[7];
-	bool		stored;
 
 	require_writable("report_observed");
 	require_read_committed("report_observed");
@@ -305,10 +303,7 @@ reconcile_report_observed(PG_FUNCTION_ARGS)
 	values[4] = Int64GetDatum(revision);
 	values[5] = CStringGetTextDatum(state);
 	values[6] = TimestampTzGetDatum(clock_now());
-	sql_begin(&scope);
-	stored = sql_run_latest(&plans[PLAN_REPORT], values, NULL) > 0;
-	sql_end(&scope);
-	PG_RETURN_DATUM(CStringGetTextDatum(stored ? "stored" : "older"));
+	PG_RETURN_DATUM(CStringGetTextDatum(sql_do(&plans[PLAN_REPORT], values, NULL) > 0 ? "stored" : "older"));
 }
 
 /* ----------------------------------------------------------------

@@ -93,7 +93,6 @@ static void
 claim_one(Claiming *claiming, const Command *command, TimestampTz now)
 {
 	char	   *token = command_mint_id(now);
-	SqlScope	scope;
 	Datum		values[9];
 	bool		nulls[9] = {false};
 	Datum		columns[6];
@@ -104,9 +103,7 @@ claim_one(Claiming *claiming, const Command *command, TimestampTz now)
 	columns[3] = CStringGetTextDatum(token);
 	columns[4] = TimestampTzGetDatum(clock_add_ms(now, claiming->ttl_ms));
 	columns[5] = TimestampTzGetDatum(now);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_CLAIM], columns, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_CLAIM], columns, NULL);
 	TEST_POINT("command-before-audit");
 	desired_settle(command->tenant_id, command->command_id);
 	command_audit(command, "dispatched", NULL, claimant_jsonb(claiming->claimant), now);
@@ -241,11 +238,7 @@ reconcile_claim_commands(PG_FUNCTION_ARGS)
 			arg_invalid("actions", "must not be empty", "NULL takes all.");
 		claiming.actions = PG_GETARG_DATUM(1);
 	}
-	if (PG_ARGISNULL(2))
-		arg_null("max_items");
-	claiming.wanted = PG_GETARG_INT32(2);
-	if (claiming.wanted < 1 || claiming.wanted > CLAIM_MAX)
-		arg_invalid("max_items", "is out of range", "It is 1 to 1,000.");
+	claiming.wanted = max_items_arg(fcinfo, 2, CLAIM_MAX, "It is 1 to 1,000.");
 	claiming.ttl_ms = duration_arg(fcinfo, 3, "ttl", false);
 	claiming.result = (ReturnSetInfo *) fcinfo->resultinfo;
 	InitMaterializedSRF(fcinfo, 0);

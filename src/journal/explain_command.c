@@ -72,15 +72,6 @@ typedef struct Answer
  * ----------------------------------------------------------------
  */
 
-static char *
-text_of(const SqlScope *scope, int column)
-{
-	bool		isnull;
-	Datum		value = sql_value(0, column, &isnull);
-
-	return isnull ? NULL : MemoryContextStrdup(scope->outer, TextDatumGetCString(value));
-}
-
 static TimestampTz
 time_of(int column)
 {
@@ -105,15 +96,15 @@ capture(Facts *facts)
 		bool		isnull;
 		Datum		resolver;
 
-		facts->claimant = text_of(&scope, 2);
+		facts->claimant = sql_text(0, 2, scope.outer);
 		facts->dispatched_at = time_of(3);
 		facts->completed_at = time_of(4);
-		facts->verdict = text_of(&scope, 5);
-		facts->source = text_of(&scope, 6);
+		facts->verdict = sql_text(0, 5, scope.outer);
+		facts->source = sql_text(0, 6, scope.outer);
 		resolver = sql_value(0, 7, &isnull);
 		if (!isnull)
 			facts->resolver = MemoryContextStrdup(scope.outer, NameStr(*DatumGetName(resolver)));
-		facts->resolution_reason = text_of(&scope, 8);
+		facts->resolution_reason = sql_text(0, 8, scope.outer);
 	}
 	values[1] = CStringGetTextDatum(command->target_kind);
 	values[2] = CStringGetTextDatum(command->target_name);

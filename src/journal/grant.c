@@ -123,7 +123,6 @@ reconcile_grant_command(PG_FUNCTION_ARGS)
 	char	   *effect;
 	bool		allow;
 	Oid			role;
-	SqlScope	scope;
 	Datum		values[7];
 
 	require_writable("grant_command");
@@ -138,9 +137,7 @@ reconcile_grant_command(PG_FUNCTION_ARGS)
 	change_values(&change, values);
 	values[5] = CStringGetTextDatum(effect);
 	values[6] = ObjectIdGetDatum(role);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_GRANT], values, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_GRANT], values, NULL);
 	if (allow)
 		access_grant_functions(role, CAP_COMMAND);
 	if (allow)
@@ -155,18 +152,13 @@ Datum
 reconcile_revoke_command(PG_FUNCTION_ARGS)
 {
 	Change		change;
-	SqlScope	scope;
 	Datum		values[5];
-	bool		revoked;
 
 	require_writable("revoke_command");
 	change_args(fcinfo, &change);
 	access_require_administrator();
 	change_values(&change, values);
-	sql_begin(&scope);
-	revoked = sql_run_latest(&plans[PLAN_REVOKE], values, NULL) > 0;
-	sql_end(&scope);
-	if (revoked)
+	if (sql_do(&plans[PLAN_REVOKE], values, NULL) > 0)
 		change_note(&change, "revoked", NULL);
 	PG_RETURN_VOID();
 }

@@ -85,7 +85,6 @@ command_end(const Command *command, const char *reason, int64 floor, bool wait)
 {
 	const char *status = command_status_name(command->status);
 	TimestampTz now = clock_now();
-	SqlScope	scope;
 	Datum		values[9];
 	char		nulls[9] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
 
@@ -105,9 +104,7 @@ command_end(const Command *command, const char *reason, int64 floor, bool wait)
 	values[7] = BoolGetDatum(command->capability_available == 1);
 	nulls[8] = command->worker_completed_at == DT_NOBEGIN ? 'n' : ' ';
 	values[8] = TimestampTzGetDatum(command->worker_completed_at);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_END], values, nulls);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_END], values, nulls);
 	TEST_POINT("command-before-audit");
 	command_audit(command, status, reason, command_worker_jsonb(command), now);
 	command_count(command->action, status);
@@ -205,7 +202,6 @@ reconcile_acknowledge_command(PG_FUNCTION_ARGS)
 	Command    *command = &report.command;
 	char	   *worker_id;
 	char	   *protocol;
-	SqlScope	scope;
 	Datum		values[5];
 	char		nulls[5] = {' ', ' ', ' ', ' ', ' '};
 	TimestampTz now;
@@ -229,9 +225,7 @@ reconcile_acknowledge_command(PG_FUNCTION_ARGS)
 	nulls[3] = nulls[4] = worker_id == NULL ? 'n' : ' ';
 	values[3] = worker_id == NULL ? (Datum) 0 : CStringGetTextDatum(worker_id);
 	values[4] = worker_id == NULL ? (Datum) 0 : CStringGetTextDatum(protocol);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_ACKNOWLEDGE], values, nulls);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_ACKNOWLEDGE], values, nulls);
 	TEST_POINT("command-before-audit");
 	command->worker_id = worker_id;
 	command->protocol = protocol;

@@ -14,6 +14,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "core/arrays.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/jsonb_build.h"
@@ -196,7 +197,6 @@ Datum
 reconcile_set_command_retention(PG_FUNCTION_ARGS)
 {
 	char	   *tenant_id;
-	SqlScope	scope;
 	Datum		values[4];
 	char		nulls[4] = {' ', ' ', ' ', ' '};
 	bool		drop = PG_ARGISNULL(1);
@@ -221,9 +221,7 @@ reconcile_set_command_retention(PG_FUNCTION_ARGS)
 	values[2] = PG_ARGISNULL(3) ? (Datum) 0 : PG_GETARG_DATUM(3);
 	nulls[2] = PG_ARGISNULL(3) ? 'n' : ' ';
 	values[3] = PG_GETARG_DATUM(2);
-	sql_begin(&scope);
-	sql_run_latest(&plans[drop ? PLAN_DROP_POLICY : PLAN_SET_POLICY], values, nulls);
-	sql_end(&scope);
+	sql_do(&plans[drop ? PLAN_DROP_POLICY : PLAN_SET_POLICY], values, nulls);
 	note_policy(tenant_id, drop ? NULL : PG_GETARG_INTERVAL_P(1), PG_GETARG_BOOL(2),
 				PG_ARGISNULL(3) ? NULL : PG_GETARG_INTERVAL_P(3));
 	PG_RETURN_VOID();
@@ -291,15 +289,12 @@ prune_commands(const char *tenant_id, TimestampTz before, int max, TimestampTz n
 static void
 prune_keys(const char *tenant_id, TimestampTz before, int max, Pruned *pruned)
 {
-	SqlScope	scope;
 	Datum		values[3];
 
 	values[0] = CStringGetTextDatum(tenant_id);
 	values[1] = TimestampTzGetDatum(before);
 	values[2] = Int32GetDatum(max);
-	sql_begin(&scope);
-	pruned->keys = sql_run_latest(&plans[PLAN_DELETE_KEYS], values, NULL);
-	sql_end(&scope);
+	pruned->keys = sql_do(&plans[PLAN_DELETE_KEYS], values, NULL);
 	pruned->more |= pruned->keys == max;
 }
 
@@ -373,6 +368,7 @@ Datum
 reconcile_prune_commands(PG_FUNCTION_ARGS)
 {
 	char	   *tenant_id;
+	int			max_items;
 	Pruned		pruned = {0};
 	Datum		values[5];
 	bool		nulls[5] = {false};
@@ -380,11 +376,8 @@ reconcile_prune_commands(PG_FUNCTION_ARGS)
 	require_writable("prune_commands");
 	require_read_committed("prune_commands");
 	tenant_id = identity_field(fcinfo, 0, "tenant_id");
-	if (PG_ARGISNULL(1))
-		arg_null("max_items");
-	if (PG_GETARG_INT32(1) < 1 || PG_GETARG_INT32(1) > ITEMS_MAX)
-		arg_invalid("max_items", "is out of range", "It is 1 to 10,000.");
-	prune(tenant_id, PG_GETARG_INT32(1), &pruned);
+	max_items = max_items_arg(fcinfo, 1, ITEMS_MAX, "It is 1 to 10,000.");
+	prune(tenant_id, max_items, &pruned);
 	if (pruned.events + pruned.commands + pruned.keys > 0)
 		note_pruned(tenant_id, &pruned);
 	values[0] = CStringGetTextDatum(pruned.outcome);

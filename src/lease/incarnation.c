@@ -141,30 +141,17 @@ read_last(Incarnation *last)
 static bool
 has_past(void)
 {
-	SqlScope	scope;
-	Datum		value;
-	bool		past;
+	Datum		value = CStringGetTextDatum(home_here()->place);
 
-	sql_begin(&scope);
-	value = CStringGetTextDatum(home_here()->place);
-	sql_run_latest(&plans[PLAN_PAST], &value, NULL);
-	past = DatumGetBool(sql_value(0, 1, NULL));
-	sql_end(&scope);
-	return past;
+	return DatumGetBool(sql_ask(&plans[PLAN_PAST], &value));
 }
 
 static int64
 highest_epoch(void)
 {
-	SqlScope	scope;
 	Datum		value = Int64GetDatum(ORDINARY_EPOCHS);
-	int64		highest;
 
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_HIGHEST], &value, NULL);
-	highest = DatumGetInt64(sql_value(0, 1, NULL));
-	sql_end(&scope);
-	return highest;
+	return DatumGetInt64(sql_ask(&plans[PLAN_HIGHEST], &value));
 }
 
 /* Unix time as an epoch: 2^20 for each second. */
@@ -415,23 +402,16 @@ incarnation_hold(void)
 static void
 lock_terms(void)
 {
-	SqlScope	scope;
-
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_LOCK_ALL], NULL, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_LOCK_ALL], NULL, NULL);
 }
 
 /* Terms that the floor is not above are lost as those of another home are: no timeline is 0. */
 static void
 lose_high_terms(void)
 {
-	SqlScope	scope;
 	Datum		value = Int64GetDatum(ORDINARY_EPOCHS);
 
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_LOSE], &value, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_LOSE], &value, NULL);
 }
 
 int64

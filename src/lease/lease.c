@@ -375,16 +375,9 @@ terminate_writer(const char *reconciler_id, const LOCKTAG *lease_lock)
 static int64
 read_known(const char *reconciler_id)
 {
-	SqlScope	scope;
-	Datum		value;
-	int64		known;
+	Datum		value = CStringGetTextDatum(reconciler_id);
 
-	sql_begin(&scope);
-	value = CStringGetTextDatum(reconciler_id);
-	sql_run_latest(&plans[PLAN_KNOWN], &value, NULL);
-	known = DatumGetInt64(sql_value(0, 1, NULL));
-	sql_end(&scope);
-	return known;
+	return DatumGetInt64(sql_ask(&plans[PLAN_KNOWN], &value));
 }
 
 /*

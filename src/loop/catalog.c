@@ -542,10 +542,8 @@ set_options(LoopRules *rules, const OptionValue *values)
 static bool
 write_loop(int plan, const LoopRules *rules)
 {
-	SqlScope	scope;
 	Datum		values[WRITE_ARGS];
 	char		nulls[WRITE_ARGS + 1];
-	bool		written;
 
 	memset(nulls, ' ', WRITE_ARGS);
 	nulls[WRITE_ARGS] = '\0';
@@ -585,10 +583,7 @@ write_loop(int plan, const LoopRules *rules)
 	if (rules->max_attempts < 0)
 		nulls[10] = 'n';
 
-	sql_begin(&scope);
-	written = sql_run_latest(&plans[plan], values, nulls) > 0;
-	sql_end(&scope);
-	return written;
+	return sql_do(&plans[plan], values, nulls) > 0;
 }
 
 /* ----------------------------------------------------------------
@@ -833,14 +828,10 @@ reconcile_drop_loop(PG_FUNCTION_ARGS)
 
 	/* a run that has written to a watched table keeps us out of it, and must not wait for us at its end */
 	watch_drop_all(loop_name);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_DELETE_ENTITIES], &value, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_DELETE_ENTITIES], &value, NULL);
 	loop_delete_marks(loop_name, NULL);
 	/* a claim may have committed while we waited for its marks */
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_DELETE_ENTITIES], &value, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_DELETE_ENTITIES], &value, NULL);
 	schedule_drop(loop_name);
 	access_changed();
 	wake_reload();

@@ -93,14 +93,8 @@ next_epoch(int64 floor)
 	static SqlPlan plan = {
 		"SELECT pg_catalog.nextval('reconcile.claim_epoch'::pg_catalog.regclass)", 0, {0}
 	};
-	SqlScope	scope;
-	int64		epoch;
 
-	sql_begin(&scope);
-	sql_run_latest(&plan, NULL, NULL);
-	epoch = floor + DatumGetInt64(sql_value(0, 1, NULL));
-	sql_end(&scope);
-	return epoch;
+	return floor + DatumGetInt64(sql_ask(&plan, NULL));
 }
 
 /* ----------------------------------------------------------------

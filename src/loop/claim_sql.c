@@ -201,11 +201,7 @@ reconcile_claim_work(PG_FUNCTION_ARGS)
 	loop_for_work(fcinfo, "claim_work", &rules);
 	claiming.rules = &rules;
 	claiming.holder_id = holder_id_arg(fcinfo, 1, "holder_id");
-	if (PG_ARGISNULL(2))
-		arg_null("max_items");
-	claiming.wanted = PG_GETARG_INT32(2);
-	if (claiming.wanted < 1 || claiming.wanted > CLAIM_MAX)
-		arg_invalid("max_items", "is out of range", psprintf("It is 1 to %d.", CLAIM_MAX));
+	claiming.wanted = max_items_arg(fcinfo, 2, CLAIM_MAX, "It is 1 to 1000.");
 	claiming.ttl_ms = duration_arg(fcinfo, 3, "ttl", false);
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,

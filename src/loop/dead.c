@@ -14,14 +14,13 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/xact.h"
 #include "commands/trigger.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "core/errors.h"
 #include "core/install.h"
+#include "core/nested.h"
 #include "core/plan.h"
 #include "loop/dead.h"
 
@@ -31,41 +30,30 @@
 
 typedef struct Change
 {
-	int			level;
+	Nested		nested;
 	char		loop_name[RECONCILER_ID_MAX + 1];
 	int64		n;
 } Change;
 
 void		(*dead_changed_hook) (const char *loop_name, int64 change) = NULL;
 
-static Change *changes = NULL;	/* in TopMemoryContext */
-static int	nchanges = 0;
-static int	changes_allocated = 0;
+static Nested *changes = NULL;
 
 static Change *
 change_of(const char *loop_name)
 {
 	int			level = GetCurrentTransactionNestLevel();
+	Change	   *change;
 
-	for (int i = nchanges - 1; i >= 0 && changes[i].level == level; i--)
+	for (Nested *it = changes; it != NULL && it->level == level; it = it->earlier)
 	{
-		if (strcmp(changes[i].loop_name, loop_name) == 0)
-			return &changes[i];
+		change = (Change *) it;
+		if (strcmp(change->loop_name, loop_name) == 0)
+			return change;
 	}
-	if (nchanges == changes_allocated)
-	{
-		int			size = changes_allocated > 0 ? 2 * changes_allocated : 8;
-
-		if (changes == NULL)
-			changes = MemoryContextAlloc(TopMemoryContext, size * sizeof(Change));
-		else
-			changes = repalloc(changes, size * sizeof(Change));
-		changes_allocated = size;
-	}
-	changes[nchanges].level = level;
-	changes[nchanges].n = 0;
-	strlcpy(changes[nchanges].loop_name, loop_name, sizeof(changes[nchanges].loop_name));
-	return &changes[nchanges++];
+	change = nested_add(&changes, sizeof(Change));
+	strlcpy(change->loop_name, loop_name, sizeof(change->loop_name));
+	return change;
 }
 
 static void
@@ -82,7 +70,6 @@ Datum
 reconcile_dead_changed(PG_FUNCTION_ARGS)
 {
 	TriggerData *data = (TriggerData *) fcinfo->context;
-	LOCKTAG		tag;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_FOR_ROW(data->tg_event))
 		ereport(ERROR,
@@ -91,8 +78,7 @@ reconcile_dead_changed(PG_FUNCTION_ARGS)
 	if (dead_changed_hook == NULL)
 		return PointerGetDatum(NULL);
 
-	lock_tag(&tag, LOCK_KIND_DEAD, "", "");
-	(void) LockAcquire(&tag, ShareLock, false, false);
+	(void) lock_take(LOCK_KIND_DEAD, "", "", ShareLock, true);
 	if (TRIGGER_FIRED_BY_INSERT(data->tg_event))
 		note(data->tg_relation, data->tg_trigtuple, 1);
 	else if (TRIGGER_FIRED_BY_DELETE(data->tg_event))
@@ -114,10 +100,12 @@ dead_xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
-			for (int i = 0; i < nchanges; i++)
+			for (const Nested *it = changes; it != NULL; it = it->earlier)
 			{
-				if (changes[i].n != 0)
-					dead_changed_hook(changes[i].loop_name, changes[i].n);
+				const Change *change = (const Change *) it;
+
+				if (change->n != 0)
+					dead_changed_hook(change->loop_name, change->n);
 			}
 			break;
 		case XACT_EVENT_ABORT:
@@ -126,25 +114,14 @@ dead_xact_callback(XactEvent event, void *arg)
 		default:
 			return;
 	}
-	nchanges = 0;
+	changes = NULL;
 }
 
 static void
 dead_subxact_callback(SubXactEvent event, SubTransactionId subid,
 					  SubTransactionId parent, void *arg)
 {
-	int			level = GetCurrentTransactionNestLevel();
-
-	if (event == SUBXACT_EVENT_COMMIT_SUB)
-	{
-		for (int i = nchanges - 1; i >= 0 && changes[i].level >= level; i--)
-			changes[i].level = level - 1;
-	}
-	else if (event == SUBXACT_EVENT_ABORT_SUB)
-	{
-		while (nchanges > 0 && changes[nchanges - 1].level >= level)
-			nchanges--;
-	}
+	nested_end_subxact(&changes, event);
 }
 
 void
@@ -162,11 +139,9 @@ dead_count(void (*begin) (void), void (*found) (const char *loop_name, int64 n))
 		" WHERE e.died_of IS NOT NULL GROUP BY e.loop_name", 0, {0}
 	};
 	SqlScope	scope;
-	LOCKTAG		tag;
 	uint64		rows;
 
-	lock_tag(&tag, LOCK_KIND_DEAD, "", "");
-	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+	if (!lock_take(LOCK_KIND_DEAD, "", "", ExclusiveLock, false))
 		return false;
 	sql_begin(&scope);
 	rows = sql_run_latest(&plan, NULL, NULL);

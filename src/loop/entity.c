@@ -250,13 +250,9 @@ entity_claim_look_at(const EntityClaim *claim, TimestampTz now)
 static void
 write_by(int plan, const char *loop_name, const char *entity_id, const Entity *entity, Datum *values, const char *nulls)
 {
-	SqlScope	scope;
-
 	entity_key(loop_name, entity_id, values);
 	values[2] = PointerGetDatum(&entity->place);
-	sql_begin(&scope);
-	sql_run_latest(&plans[plan], values, nulls);
-	sql_end(&scope);
+	sql_do(&plans[plan], values, nulls);
 }
 
 void
@@ -354,15 +350,10 @@ entity_succeeded(const char *loop_name, const char *entity_id, const Entity *ent
 bool
 entity_forget(const char *loop_name, const char *entity_id)
 {
-	SqlScope	scope;
 	Datum		values[2];
-	bool		remembered;
 
 	entity_key(loop_name, entity_id, values);
-	sql_begin(&scope);
-	remembered = sql_run_latest(&plans[PLAN_FORGET], values, NULL) > 0;
-	sql_end(&scope);
-	return remembered;
+	return sql_do(&plans[PLAN_FORGET], values, NULL) > 0;
 }
 
 void
@@ -373,7 +364,6 @@ entity_sweep(void)
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
 	ItemPointerData first;
 	ItemPointerData last;
-	SqlScope	scope;
 	Datum		values[3];
 
 	if (blocks == 0)
@@ -390,9 +380,7 @@ entity_sweep(void)
 	values[1] = PointerGetDatum(&last);
 	values[2] = TransactionIdGetDatum(GetOldestNonRemovableTransactionId(rel));
 	table_close(rel, NoLock);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_SWEEP], values, NULL);
-	sql_end(&scope);
+	sql_do(&plans[PLAN_SWEEP], values, NULL);
 }
 
 /* ----------------------------------------------------------------

@@ -52,16 +52,11 @@ static SqlPlan plans[] = {
 static bool
 change(int plan, const char *loop_name, Datum second)
 {
-	SqlScope	scope;
 	Datum		values[2];
-	bool		changed;
 
 	values[0] = CStringGetTextDatum(loop_name);
 	values[1] = second;
-	sql_begin(&scope);
-	changed = sql_run_latest(&plans[plan], values, NULL) > 0;
-	sql_end(&scope);
-	return changed;
+	return sql_do(&plans[plan], values, NULL) > 0;
 }
 
 /* ----------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include "utils/snapmgr.h"
 
 #include "core/access.h"
+#include "core/arrays.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/ident.h"
@@ -92,19 +93,27 @@ loop_revive(const char *loop_name, const char *entity_id)
 	return revived;
 }
 
+/* An entity of a loop that is there, and that the caller may operate. */
+static void
+entity_args(FunctionCallInfo fcinfo, const char *function, char **loop_name, char **entity_id)
+{
+	LoopRules	rules;
+
+	require_writable(function);
+	*loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
+	*entity_id = entity_id_arg(fcinfo, 1, "entity_id");
+	access_require(CAP_OPERATE, *loop_name);
+	loop_require(*loop_name, &rules);
+}
+
 PG_FUNCTION_INFO_V1(reconcile_revive);
 Datum
 reconcile_revive(PG_FUNCTION_ARGS)
 {
 	char	   *loop_name;
 	char	   *entity_id;
-	LoopRules	rules;
 
-	require_writable("revive");
-	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
-	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
-	access_require(CAP_OPERATE, loop_name);
-	loop_require(loop_name, &rules);
+	entity_args(fcinfo, "revive", &loop_name, &entity_id);
 	PG_RETURN_BOOL(loop_revive(loop_name, entity_id));
 }
 
@@ -157,19 +166,16 @@ reconcile_revive_all(PG_FUNCTION_ARGS)
 {
 	char	   *loop_name;
 	char	   *last_sqlstate;
+	int			max_items;
 	LoopRules	rules;
 
 	require_writable("revive_all");
 	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
 	last_sqlstate = sqlstate_arg(fcinfo, 1, "last_sqlstate");
-	if (PG_ARGISNULL(2))
-		arg_null("max_items");
-	if (PG_GETARG_INT32(2) < 1 || PG_GETARG_INT32(2) > REVIVE_ALL_MAX)
-		arg_invalid("max_items", "is out of range",
-					psprintf("It is 1 to %d; call again for the rest.", REVIVE_ALL_MAX));
+	max_items = max_items_arg(fcinfo, 2, REVIVE_ALL_MAX, "It is 1 to 1000000; call again for the rest.");
 	access_require(CAP_OPERATE, loop_name);
 	loop_require(loop_name, &rules);
-	PG_RETURN_INT64(loop_revive_all(loop_name, last_sqlstate, PG_GETARG_INT32(2)));
+	PG_RETURN_INT64(loop_revive_all(loop_name, last_sqlstate, max_items));
 }
 
 typedef struct Deleting
@@ -224,19 +230,10 @@ loop_delete_marks(const char *loop_name, const char *entity_id)
 }
 
 /* A mark that is deleted then does not stand for one that commits after we looked. */
-static bool
-enter_forget(const char *loop_name, const char *entity_id, bool wait)
-{
-	LOCKTAG		tag;
-
-	lock_tag(&tag, LOCK_KIND_FORGET, loop_name, entity_id);
-	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
-}
-
 void
 loop_enter_forget(const char *loop_name, const char *entity_id)
 {
-	(void) enter_forget(loop_name, entity_id, true);
+	(void) lock_take(LOCK_KIND_FORGET, loop_name, entity_id, ExclusiveLock, true);
 }
 
 bool
@@ -257,18 +254,13 @@ loop_forget(const char *loop_name, const char *entity_id)
 static bool
 try_forget_crashed(const char *loop_name, const char *entity_id)
 {
-	SqlScope	scope;
 	Datum		values[2];
-	bool		locked;
 
-	if (!enter_forget(loop_name, entity_id, false))
+	if (!lock_take(LOCK_KIND_FORGET, loop_name, entity_id, ExclusiveLock, false))
 		return false;
 	values[0] = CStringGetTextDatum(loop_name);
 	values[1] = CStringGetTextDatum(entity_id);
-	sql_begin(&scope);
-	locked = sql_run_latest(&plans[PLAN_TRY_CRASHED], values, NULL) > 0;
-	sql_end(&scope);
-	return locked && loop_forget(loop_name, entity_id);
+	return sql_do(&plans[PLAN_TRY_CRASHED], values, NULL) > 0 && loop_forget(loop_name, entity_id);
 }
 
 int64
@@ -303,12 +295,7 @@ reconcile_forget(PG_FUNCTION_ARGS)
 {
 	char	   *loop_name;
 	char	   *entity_id;
-	LoopRules	rules;
 
-	require_writable("forget");
-	loop_name = reconciler_id_arg(fcinfo, 0, "loop_name");
-	entity_id = entity_id_arg(fcinfo, 1, "entity_id");
-	access_require(CAP_OPERATE, loop_name);
-	loop_require(loop_name, &rules);
+	entity_args(fcinfo, "forget", &loop_name, &entity_id);
 	PG_RETURN_BOOL(loop_forget(loop_name, entity_id));
 }

@@ -80,19 +80,13 @@ run_unlock(const char *loop_name, const char *entity_id)
 bool
 run_exclude(const char *loop_name, const char *entity_id)
 {
-	LOCKTAG		tag;
-
-	lock_tag(&tag, LOCK_KIND_RUN, loop_name, entity_id);
-	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+	return lock_take(LOCK_KIND_RUN, loop_name, entity_id, ExclusiveLock, false);
 }
 
 void
 run_show(const char *loop_name)
 {
-	LOCKTAG		tag;
-
-	lock_tag(&tag, LOCK_KIND_RUNNING, "", loop_name);
-	(void) LockAcquire(&tag, ShareLock, false, false);
+	(void) lock_take(LOCK_KIND_RUNNING, "", loop_name, ShareLock, true);
 }
 
 static bool

@@ -97,9 +97,7 @@ tick(Session *session)
 	for (int i = 0; i < session->nloops; i++)
 	{
 		const LoopRules *rules = &session->loops[i];
-		SqlScope	scope;
 		Datum		values[3];
-		bool		ticked;
 		TimestampTz now = clock_now();
 
 		if (rules->resync_every_ms < 0 || !rules->enabled || rules->paused)
@@ -107,10 +105,7 @@ tick(Session *session)
 		values[0] = CStringGetTextDatum(rules->loop_name);
 		values[1] = TimestampTzGetDatum(now);
 		values[2] = TimestampTzGetDatum(clock_add_ms(now, -rules->resync_every_ms));
-		sql_begin(&scope);
-		ticked = sql_run_latest(&plan, values, NULL) > 0;
-		sql_end(&scope);
-		if (ticked)
+		if (sql_do(&plan, values, NULL) > 0)
 		{
 			PushActiveSnapshot(GetTransactionSnapshot());
 			mark_insert(rules->loop_name, "", MARK_RESYNC, now, false, NULL);

@@ -75,7 +75,7 @@ def cut_connection(how, host, proxy):
         kit.until("cut", proxy.fired.is_set)
         written = reports(before + 1)
         kit.until("goes on", lambda: reports(before + 1) > written)
-    proxy.arm(0, None)
+    proxy.disarm()
     kit.same(epoch(), before + 1, f"{how}: the term outlives its connections")
     kit.same(client.terminate(), 0, f"{how}: SIGTERM ends it")
 
@@ -87,7 +87,7 @@ def killed(how, host, proxy):
         proxy.arm(number, first.kill)
         kit.until("killed", proxy.fired.is_set)
         kit.ok(first.process.wait(kit.DEADLINE) == -signal.SIGKILL, f"{how}: killed after statement {number}")
-        proxy.arm(0, None)
+        proxy.disarm()
         granted = epoch()
         second = leader(host)
         leads(second, granted + 1, f"{how}: the next one leads, granted were {granted - before}")

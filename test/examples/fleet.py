@@ -53,9 +53,8 @@ def killed_after_each_statement(how, host, proxy):
         client = worker(host)
         proxy.arm(number, client.kill)
         kit.until("killed or done", lambda: proxy.fired.is_set() or idle())
-        if not proxy.fired.is_set():
+        if not proxy.disarm():
             break
-        proxy.arm(0, None)
         kit.ok(client.process.wait(kit.DEADLINE) == -signal.SIGKILL, f"killed after statement {number} {how}")
         client = worker(host)
         kit.until("begun", lambda: proxy.seen > 0)
@@ -63,7 +62,6 @@ def killed_after_each_statement(how, host, proxy):
         kit.same(client.terminate(), 0, "SIGTERM ends it")
         number += 1
     kit.ok(number > 10, f"all {number - 1} statements were tried")
-    proxy.arm(0, None)
     kit.same(client.terminate(), 0, "SIGTERM ends it")
 
 
@@ -74,11 +72,10 @@ def cut_after_each_statement(how, host, proxy):
         proxy.arm(number, lambda: None)     # the proxy closes the connection
         add(2)
         kit.until("cut or done", lambda: proxy.fired.is_set() or idle())
-        if not proxy.fired.is_set():
+        if not proxy.disarm():
             break
         check(f"when the connection is cut at statement {number} {how}")
         number += 1
-    proxy.arm(0, None)
     kit.ok(number > 10, f"all {number - 1} statements were tried")
     kit.until("connected again", lambda: proxy.seen > 0)
     kit.same(client.terminate(), 0, "it lives on, until SIGTERM")

@@ -34,6 +34,13 @@ class Proxy:
             self.seen, self.number, self.action = 0, number, action
             self.fired = threading.Event()
 
+    def disarm(self):
+        """Nothing is called from now on. Returns whether it was."""
+        with self.lock:
+            fired = self.fired.is_set()
+            self.seen, self.number, self.fired = 0, 0, threading.Event()
+        return fired
+
     def accept(self):
         while True:
             client, _ = self.listener.accept()
@@ -46,7 +53,7 @@ class Proxy:
         except OSError:
             client.close()
             return
-        asked = threading.Event()       # the next answer is the one not to pass on
+        asked = []                      # whom to tell that the next answer came, which is not passed on
         threading.Thread(target=self.answers, args=(client, server, asked), daemon=True).start()
         try:
             self.requests(client, server, asked)
@@ -69,25 +76,35 @@ class Proxy:
                 with self.lock:
                     self.seen += 1
                     if self.seen == self.number:
-                        asked.set()
+                        asked.append(self.fired)
             server.sendall(head + body)
 
     def answers(self, client, server, asked):
+        held = b""
         try:
             while True:
                 head = read(server, 5)
-                body = read(server, struct.unpack("!I", head[1:])[0] - 4)
-                if asked.is_set():
-                    if head[:1] == b"Z":
-                        self.action()
-                        self.fired.set()
+                held += head + read(server, struct.unpack("!I", head[1:])[0] - 4)
+                if asked:
+                    if head[:1] != b"Z":
+                        continue
+                    if self.fire(asked.pop()):
                         break
-                    continue
-                client.sendall(head + body)
+                client.sendall(held)
+                held = b""
         except OSError:
             pass
         finally:
             self.close(client, server)
+
+    def fire(self, fired):
+        """Unless it was armed anew, or disarmed, since the statement was sent."""
+        with self.lock:
+            if fired is not self.fired:
+                return False
+            self.action()
+            fired.set()
+        return True
 
     @staticmethod
     def close(*sockets):

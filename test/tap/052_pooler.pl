@@ -6,9 +6,8 @@
 use strict;
 use warnings;
 
-use IPC::Run;
 use LoopTest;
-use PostgreSQL::Test::Utils;
+use PoolerTest;
 use ReconcileTest;
 use Test::More;
 
@@ -17,51 +16,7 @@ expect_log(qr/052_pooler.pl FATAL:  terminating connection due to administrator 
 prepare($node);
 make_loop($node, 'drive', options => 'concurrency => 2');
 my $user = sql($node, 'SELECT current_user');
-my $port = PostgreSQL::Test::Cluster::get_free_port();
-my $config = $node->basedir . '/pgbouncer.ini';
-
-append_to_file($config, <<~"EOC");
-	[databases]
-	postgres = host=@{[ $node->host ]} port=@{[ $node->port ]} dbname=postgres user=$user
-	[pgbouncer]
-	listen_port = $port
-	unix_socket_dir = @{[ $node->host ]}
-	auth_type = any
-	pool_mode = transaction
-	default_pool_size = 4
-	max_client_conn = 100
-	query_wait_timeout = 1
-	server_login_retry = 1
-	EOC
-my $pooler = IPC::Run::start([ '/usr/sbin/pgbouncer', '--quiet', $config ], '<' => \undef, '>' => "$config.log", '2>' => "$config.err");
-my $through = "host=@{[ $node->host ]} port=$port dbname=postgres user=$user";
-
-# pooled(QUERY): what a client of the pooler gets.
-sub pooled
-{
-	my ($query) = @_;
-	return $node->safe_psql('postgres', $query, connstr => $through);
-}
-
-# a socket, and somebody behind it
-for my $try (1 .. 1000)
-{
-	last if $node->psql('postgres', 'SELECT 1', connstr => $through, stdout => \my $out, stderr => \my $err) == 0;
-	select undef, undef, undef, 0.02;
-}
-is(pooled('SELECT 1'), 1, 'the pooler serves');
-
-sub pgbench_pooled
-{
-	my ($name, $clients, $transactions, $script) = @_;
-	my $file = $node->basedir . "/$name.sql";
-	my ($out, $err) = ('', '');
-
-	append_to_file($file, $script);
-	IPC::Run::run([ 'pgbench', '-n', '-c', $clients, '-j', 2, '-t', $transactions, '-f', $file, $through ], '<' => \undef, '>' => \$out, '2>' => \$err);
-	like($out, qr/processed: @{[ $clients * $transactions ]}\//, "$clients clients: $name") or diag $err;
-	return;
-}
+my $through = begin_pooler($node, $user, query_wait_timeout => 1);
 
 # ----------------------------------------------------------------------
 note 'leases and fences, a session for each statement';
@@ -153,15 +108,10 @@ for my $mode (qw(fast immediate))
 	isnt($node->psql('postgres', q{SELECT reconcile.renew_lease('kept', 'patient', 1)}, connstr => $through, stdout => \my $out, stderr => \my $err), 0,
 		"the server stops, -m $mode, and the client cannot renew");
 	$node->start;
-	for my $try (1 .. 1000)
-	{
-		last if $node->psql('postgres', 'SELECT 1', connstr => $through, stdout => \$out, stderr => \$err) == 0;
-		select undef, undef, undef, 0.02;
-	}
+	wait_pooler();
 	is(pooled(q{SELECT epoch IS NULL FROM reconcile.try_acquire_lease('kept', 'hasty')}), 't', 'when it is back nobody else gets the lease');
 	is(pooled(q{SELECT epoch FROM reconcile.renew_lease('kept', 'patient', 1)}), 1, 'and its holder goes on with it');
 }
 
-$pooler->signal('TERM');
-$pooler->finish;
+end_pooler();
 finish();

@@ -17,7 +17,6 @@ use PostgreSQL::Test::Utils;
 use ReconcileTest;
 use Test::More;
 use TestPoints;
-use Time::HiRes qw(usleep);
 
 my $node = new_node('main', test_points => 1, conf => "max_worker_processes = 16\nautovacuum = off\n");
 expect_log(qr/FATAL:  terminating connection due to administrator command/,
@@ -152,18 +151,6 @@ sub begin_tenant
 		SELECT reconcile.register_action('pause_$tenant', '{queue}', 'local', 'app.effect', desired_state => 'paused');
 		" . join('', map { 'SELECT ' . sprintf($path{$_}, $tenant) . ';' } @{ $step->{path} // [] }));
 	return;
-}
-
-sub wait_gone
-{
-	my ($pid) = @_;
-
-	foreach my $try (1 .. 200 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		return unless kill(0, $pid);
-		usleep(5_000);
-	}
-	die "process $pid does not end";
 }
 
 # A session that does the step for a tenant of its own is held at the point.

@@ -5,9 +5,8 @@
 use strict;
 use warnings;
 
-use IPC::Run;
 use LoopTest;
-use PostgreSQL::Test::Utils;
+use PoolerTest;
 use ReconcileTest;
 use Test::More;
 
@@ -24,49 +23,7 @@ sql($node, q{
 	CREATE TABLE app.said (client int, who text, what text, pid int DEFAULT pg_backend_pid());
 	GRANT ALL ON app.said TO PUBLIC});
 
-my $port = PostgreSQL::Test::Cluster::get_free_port();
-my $config = $node->basedir . '/pgbouncer.ini';
-append_to_file($config, <<~"EOC");
-	[databases]
-	postgres = host=@{[ $node->host ]} port=@{[ $node->port ]} dbname=postgres user=pool
-	[pgbouncer]
-	listen_port = $port
-	unix_socket_dir = @{[ $node->host ]}
-	auth_type = any
-	pool_mode = transaction
-	default_pool_size = 4
-	max_client_conn = 100
-	server_login_retry = 1
-	EOC
-my $pooler = IPC::Run::start([ '/usr/sbin/pgbouncer', '--quiet', $config ], '<' => \undef, '>' => "$config.log", '2>' => "$config.err");
-my $through = "host=@{[ $node->host ]} port=$port dbname=postgres user=pool";
-
-# pooled(QUERY): what a client of the pooler gets.
-sub pooled
-{
-	my ($query) = @_;
-	return $node->safe_psql('postgres', $query, connstr => $through);
-}
-
-# a socket, and somebody behind it
-for my $try (1 .. 1000)
-{
-	last if $node->psql('postgres', 'SELECT 1', connstr => $through, stdout => \my $out, stderr => \my $err) == 0;
-	select undef, undef, undef, 0.02;
-}
-is(pooled('SELECT 1'), 1, 'the pooler serves');
-
-sub pgbench_pooled
-{
-	my ($name, $clients, $transactions, $script) = @_;
-	my $file = $node->basedir . "/$name.sql";
-	my ($out, $err) = ('', '');
-
-	append_to_file($file, $script);
-	IPC::Run::run([ 'pgbench', '-n', '-c', $clients, '-j', 2, '-t', $transactions, '-f', $file, $through ], '<' => \undef, '>' => \$out, '2>' => \$err);
-	like($out, qr/processed: @{[ $clients * $transactions ]}\//, "$clients clients: $name") or diag $err;
-	return;
-}
+my $through = begin_pooler($node, 'pool');
 
 # ----------------------------------------------------------------------
 note 'roles of transactions';
@@ -136,6 +93,5 @@ foreach my $tenant (qw(red blue))
 }
 is(sql($node, q{SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()}), 0, 'nobody was in a deadlock');
 
-$pooler->signal('TERM');
-$pooler->finish;
+end_pooler();
 finish();

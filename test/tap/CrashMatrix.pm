@@ -24,6 +24,7 @@ package CrashMatrix;
 use strict;
 use warnings;
 
+use CrashTest qw(wait_gone);
 use Exporter 'import';
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -279,19 +280,6 @@ sub matrix_hold
 	return $cell;
 }
 
-# Waits until the server knows that one of its processes is gone.
-sub _await_end
-{
-	my ($pid) = @_;
-
-	foreach my $try (1 .. 200 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		return unless kill(0, $pid);
-		usleep(5_000);
-	}
-	die "process $pid does not end";
-}
-
 # matrix_end(NODE, CELL, SIGNAL): sends the signal to the process that is held, and
 # lets it go on.
 sub matrix_end
@@ -300,7 +288,7 @@ sub matrix_end
 
 	kill($signal, $cell->{pid}) or die "process $cell->{pid} is gone";
 	disarm($node);
-	_await_end($cell->{pid}) unless $signal eq 'INT';
+	wait_gone($cell->{pid}) unless $signal eq 'INT';
 	return;
 }
 

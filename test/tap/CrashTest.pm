@@ -20,7 +20,7 @@ use ReconcileTest;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(make_crash crash_body will provoke entity_row entity_is wait_entity wait_back crashes_since postmaster_pid expect_crashes);
+our @EXPORT = qw(make_crash crash_body will provoke entity_row entity_is wait_entity wait_back wait_gone crashes_since postmaster_pid expect_crashes);
 
 # A crash is a LOG of the server, and a WARNING or FATAL in whoever else is there.
 sub expect_crashes
@@ -136,6 +136,19 @@ sub wait_back
 		q{SELECT EXISTS (SELECT FROM reconcile.workers WHERE kind = 'dispatcher' AND state = 'running' AND database = current_database())})
 	  or die 'the server does not come back';
 	return;
+}
+
+# wait_gone(PID): until the process has ended.
+sub wait_gone
+{
+	my ($pid) = @_;
+
+	foreach my $try (1 .. 200 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return unless kill(0, $pid);
+		usleep(5_000);
+	}
+	die "process $pid does not end";
 }
 
 1;
