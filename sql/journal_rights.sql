@@ -71,12 +71,17 @@ SELECT 'SELECT ' || v.relation, 'worker', v.permission, false, format('(SELECT c
                ('audit_events', 'audit_view', $$r.target_name = N AND r.target_kind = 'worker'$$), ('command_timeline', 'audit_view', 'r.target_name = N'),
                ('command', 'view', 'r.target_name = N'), ('command_resolution', 'view', $$r.command_id = 'unsure-' || N$$), ('desired_state', 'view', 'r.target_name = N'),
                ('observed_state', 'view', 'r.target_name = N'), ('audit_event', 'audit_view', $$r.target_name = N AND r.target_kind = 'worker'$$)) v (relation, permission, of_it);
--- all functions and relations of tenants are here, but for those of administrators
+-- all functions and relations of commands are here, but for those of administrators; what sessions have of tenants is another
+-- room's: see sql/placement_rights
+CREATE VIEW rights_app.relation AS
+SELECT c.oid::regclass AS relation, c.relname, c.relkind
+  FROM pg_class c WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind IN ('r', 'v')
+   AND (EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'tenant_id') OR c.relname = 'command_authorizer')
+   AND c.relname !~ '^session|^workload_';
 SELECT p.proname FROM pg_proc p JOIN reconcile.capability_functions('command') f ON f::regprocedure = p.oid
  WHERE NOT EXISTS (SELECT FROM rights_app.call c WHERE c.expression ~ ('reconcile\.' || p.proname || '\('));
-SELECT c.relname, c.relkind FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant_id'
- WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind IN ('r', 'v')
-   AND NOT EXISTS (SELECT FROM rights_app.call k WHERE k.expression ~ ('reconcile\.' || c.relname || ' ')) ORDER BY 1;
+SELECT c.relname, c.relkind FROM rights_app.relation c
+ WHERE c.relname <> 'command_authorizer' AND NOT EXISTS (SELECT FROM rights_app.call k WHERE k.expression ~ ('reconcile\.' || c.relname || ' ')) ORDER BY 1;
 
 -- What a role gets, which is undone; an error is its SQLSTATE.
 CREATE FUNCTION rights_app.answer(of_role name, expression text, tenant text, name text) RETURNS text LANGUAGE plpgsql AS $$
@@ -210,8 +215,7 @@ SELECT r.relation, bool_or(has_column_privilege('regress_rights_user', r.relatio
        bool_or(has_column_privilege('regress_rights_stranger', r.relation, a.attname, 'SELECT')) AS stranger,
        bool_or(has_table_privilege('regress_rights_user', r.relation, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER') OR
                has_column_privilege('regress_rights_user', r.relation, a.attname, 'INSERT, UPDATE, REFERENCES')) AS writes
-  FROM (SELECT c.oid::regclass AS relation FROM pg_class c WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind IN ('r', 'v')
-           AND (EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'tenant_id') OR c.relname = 'command_authorizer')) r
+  FROM rights_app.relation r
   JOIN pg_attribute a ON a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped
  GROUP BY 1 ORDER BY r.relation::text COLLATE "C";
 SELECT rights_app.said('regress_rights_stranger', q, '', '-') FROM unnest('{(SELECT count(*) FROM reconcile.commands),(SELECT count(*) FROM reconcile.audit_events),(SELECT count(*) FROM reconcile.command)}'::text[]) q;

@@ -29,7 +29,7 @@ COMMENT ON FUNCTION reconcile.place_session(text, text, jsonb, text) IS
 
 CREATE FUNCTION reconcile.explain_placement(tenant_id text, session_id text)
     RETURNS TABLE (step text, host_id text, verdict text, why text)
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 20
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 20 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_explain_placement';
 COMMENT ON FUNCTION reconcile.explain_placement(text, text) IS
 'What place_session would do now, and why: rows session, owner, claim, offer, lease, search, asked, host (of a pooled one: chosen, admissible, or passed_over and why; at most 1,000) or workload (of a dedicated one), and last outcome; writes nothing. No row where there is no such session. 22004, 22023 bad field; 42501 no right.';
