@@ -128,7 +128,7 @@ OBJS = \
 	src/placement/members.o \
 	src/placement/host.o \
 	src/placement/target.o \
-	src/placement/ranking.o \
+	src/placement/ranking.o src/placement/room.o \
 	src/placement/registration.o \
 	src/placement/offer.o \
 	src/placement/heartbeat.o \
