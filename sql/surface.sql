@@ -115,3 +115,9 @@ SELECT t.tgname, t.tgrelid::regclass AS of_table, t.tgenabled
   FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
  WHERE c.relnamespace = 'reconcile'::regnamespace AND NOT t.tgisinternal
  ORDER BY c.relname COLLATE "C", t.tgname COLLATE "C";
+
+-- What pg_dump does not save: how far sweeps came
+SELECT c.relname AS not_dumped
+  FROM pg_class c JOIN pg_extension e ON e.extname = 'reconcile'
+ WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind IN ('r', 'S') AND NOT c.oid = ANY (e.extconfig)
+ ORDER BY c.relname COLLATE "C";
