@@ -46,9 +46,9 @@ END $$;
 CREATE FUNCTION lapse_offer(s text) RETURNS void
 LANGUAGE sql AS $$ UPDATE reconcile.session_offer SET expires_at = clock_timestamp() WHERE offer_id = open_offer(s) $$;
 -- the next round is put off by so much, from when that was decided; and then for long, so that no clock matters
-CREATE FUNCTION put_off(s text, least interval, most interval) RETURNS boolean
+CREATE FUNCTION put_off(s text, lo interval, hi interval) RETURNS boolean
 LANGUAGE sql AS $$
-    WITH was AS (SELECT look_at - outcome_at BETWEEN least AND most AS so FROM reconcile.session_search WHERE tenant_id = 'place' AND session_id = s)
+    WITH was AS (SELECT look_at - outcome_at BETWEEN lo AND hi AS so FROM reconcile.session_search WHERE tenant_id = 'place' AND session_id = s)
     UPDATE reconcile.session_search SET look_at = clock_timestamp() + interval '1 h' FROM was WHERE tenant_id = 'place' AND session_id = s RETURNING was.so
 $$;
 CREATE FUNCTION lapse_claim(s text) RETURNS void
