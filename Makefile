@@ -138,7 +138,7 @@ OBJS = \
 	src/placement/search.o \
 	src/placement/place_judge.o \
 	src/placement/place_look.o \
-	src/placement/place.o \
+	src/placement/place.o src/placement/place_search.o src/placement/place_desired.o \
 	src/placement/explain_placement.o \
 	src/sweep/sweep.o \
 	src/sweep/sweep_pending.o \

@@ -98,3 +98,35 @@ SELECT reconcile.decide('{}', '{"expires_at": "2030-13-01T00:00:00Z"}', NULL, no
 SELECT reconcile.decide('{}', '{"expires_at": 1}', NULL, now());
 RESET ROLE;
 DROP ROLE placement_decide_anybody;
+
+-- the rows of the catalogue are its facts as they are: rules 1 to 5 on a session that lives
+SELECT count(reconcile.register_host(h, session_user)) FROM unnest('{live1,live2}'::text[]) h;
+CREATE FUNCTION pg_temp.live(change jsonb DEFAULT '{}', OUT outcome text, OUT rule int, OUT owner text, OUT target text)
+LANGUAGE sql AS $$
+    SELECT d.outcome, d.rule, d.owner->>'host_id', d.target->>'host_id'
+      FROM reconcile.sessions s, reconcile.owner_of(s.tenant_id, s.session_id) o,
+           LATERAL (SELECT jsonb_agg(to_jsonb(h)) AS hosts FROM reconcile.compatible_hosts(s.agent_id, s.runtime_compatibility_id, s.placement) h) c,
+           LATERAL reconcile.decide(to_jsonb(s) || change, to_jsonb(o), c.hosts, clock_timestamp()) d
+     WHERE s.tenant_id = 't-live' AND s.session_id = 's'
+$$;
+CREATE FUNCTION pg_temp.place() RETURNS text LANGUAGE sql AS $$ SELECT outcome FROM reconcile.place_session('t-live', 's') $$;
+CREATE FUNCTION pg_temp.accept(OUT outcome text, OUT epoch bigint) LANGUAGE sql AS $$
+    SELECT a.outcome, a.epoch FROM reconcile.session_offer o, reconcile.accept_offer(o.offer_id, 1, 'token') a WHERE o.tenant_id = 't-live' AND o.state = 'offered'
+$$;
+CREATE FUNCTION pg_temp.report(epoch bigint, residency text) RETURNS text LANGUAGE sql AS $$
+    SELECT string_agg(outcome, ' ') FROM reconcile.heartbeat_host('live1', 1, '[]', jsonb_build_array(jsonb_build_object(
+        'tenant_id', 't-live', 'session_id', 's', 'epoch', epoch, 'token', 'token', 'residency', residency)))
+$$;
+SELECT outcome FROM reconcile.create_session('t-live', 's', 'live', 'pooled', 'k', 'r');
+SELECT pg_temp.live();
+SELECT h, p.outcome FROM (VALUES ('live1', 3, '{}'::text[]), ('live2', 2, '{gpu}')) v (h, capacity, capabilities),
+    reconcile.publish_host_target(h, 1, 'live', 'r', 'pooled', 'wss://' || h, 'cross_tenant_isolated', true, capacity, '5 min', capabilities) p;
+SELECT pg_temp.live(), pg_temp.live('{"requires": ["gpu"]}') AS requires, pg_temp.live('{"requires": ["tpu"]}') AS impossible;
+SELECT pg_temp.place(), pg_temp.accept();
+SELECT pg_temp.live() AS attaching;
+SELECT pg_temp.report(1, 'resident'), pg_temp.live(), pg_temp.live('{"placement": "dedicated"}') AS dedicated, pg_temp.live('{"placement": "shared"}') AS shared;
+SELECT pg_temp.report(1, 'releasing'), pg_temp.live() AS releasing;
+SELECT outcome FROM reconcile.release_session('t-live', 's', 1, 'token');
+SELECT pg_temp.live() AS released;
+SELECT count(reconcile.unregister_host(h)) FROM unnest('{live1,live2}'::text[]) h;
+SELECT pg_temp.live() AS nobody;

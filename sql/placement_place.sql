@@ -45,9 +45,35 @@ BEGIN
 END $$;
 CREATE FUNCTION lapse_offer(s text) RETURNS void
 LANGUAGE sql AS $$ UPDATE reconcile.session_offer SET expires_at = clock_timestamp() WHERE offer_id = open_offer(s) $$;
+-- the next round is put off by so much, from when that was decided; and then for long, so that no clock matters
+CREATE FUNCTION put_off(s text, lo interval, hi interval) RETURNS boolean
+LANGUAGE sql AS $$
+    WITH was AS (SELECT look_at - outcome_at BETWEEN lo AND hi AS so FROM reconcile.session_search WHERE tenant_id = 'place' AND session_id = s)
+    UPDATE reconcile.session_search SET look_at = clock_timestamp() + interval '1 h' FROM was WHERE tenant_id = 'place' AND session_id = s RETURNING was.so
+$$;
+CREATE FUNCTION lapse_claim(s text) RETURNS void
+LANGUAGE sql AS $$ UPDATE reconcile.session_claim SET claimed_at = '2000-01-01', expires_at = '2000-01-02' WHERE tenant_id = 'place' AND session_id = s $$;
+CREATE FUNCTION lapse_lease(s text) RETURNS void
+LANGUAGE sql AS $$
+    UPDATE reconcile.lease l SET expires_at = l.touched_at FROM reconcile.session v
+     WHERE v.tenant_id = 'place' AND v.session_id = s AND l.reconciler_id = 'session:' || v.number;
+    UPDATE reconcile.session_registration SET expires_at = observed_at WHERE tenant_id = 'place' AND session_id = s;
+$$;
+-- what is known of the search, and what the last look came to
+CREATE FUNCTION search(s text, OUT rounds text, OUT wanted boolean, OUT waits_at text, OUT outcome text)
+LANGUAGE sql AS $$
+    SELECT format('%s elsewhere, %s in vain', replacements, refusals), wanted, runtime_compatibility_id, outcome
+      FROM reconcile.session_search WHERE tenant_id = 'place' AND session_id = s
+$$;
+CREATE FUNCTION run(s text) RETURNS boolean
+LANGUAGE sql AS $$ SELECT reconcile.place_entity(number::text) IS NOT NULL FROM reconcile.session WHERE tenant_id = 'place' AND session_id = s $$;
 CREATE FUNCTION lapse_backoff(s text) RETURNS void
 LANGUAGE sql AS $$ UPDATE reconcile.session_search SET look_at = clock_timestamp() WHERE tenant_id = 'place' AND session_id = s AND look_at IS NOT NULL $$;
 
+-- a machine that stands still for a while is no reason to lapse
+SELECT reconcile.control_shards() > 0 AS fixed;
+UPDATE reconcile.placement_setting SET offer_ttl_ms = 300000, session_ttl_ms = 3600000, replace_backoff_ms = 2000;
+SET lock_timeout = '30 s';
 -- of whatever came before no controller is left
 UPDATE reconcile.workload_controller SET polled_at = '2000-01-01', expires_at = clock_timestamp();
 
@@ -99,8 +125,15 @@ SELECT outcome, host FROM place('s2');
 -- B7: a claim that is over is nothing
 SELECT session('s3');
 SELECT outcome, claim_token AS token FROM reconcile.acquire_claim('place', 's3', 'replica 1', '4 min') \gset
-SELECT outcome FROM reconcile.release_claim('place', 's3', 'replica 1', :'token');
+SELECT outcome FROM place('s3');
+SELECT lapse_claim('s3');
 SELECT outcome, host FROM place('s3');
+SELECT session('s4');
+SELECT outcome, claim_token AS token FROM reconcile.acquire_claim('place', 's4', 'replica 1', '4 min') \gset
+SELECT outcome FROM reconcile.release_claim('place', 's4', 'replica 1', :'token');
+SELECT outcome, host FROM place('s4');
+-- the outcome stays to be read, for who did not call
+SELECT session_id, placement_outcome, placement_outcome_at IS NOT NULL AS dated FROM reconcile.sessions WHERE tenant_id = 'place' ORDER BY 1;
 
 -- C3: whatever the code, the next one is asked at once, and nobody twice
 SELECT host('c' || i, 20 - i, 'codes') FROM generate_series(1, 8) i;
@@ -123,19 +156,24 @@ SELECT outcome, host FROM place('codes');
 SELECT accept('codes'), report('c3', 'codes', 1);
 SELECT outcome, host FROM place('codes');
 
--- C5, C6: it is elsewhere: later, once more, with the first again; at last it is said that nobody knows where
+-- C5, C6: it is elsewhere: later, once more, and then those last that said so; at last it is said that nobody knows where
 SELECT host('e1', 3, 'elsewhere'), host('e2', 2, 'elsewhere'), session('elsewhere', 'elsewhere');
 SELECT * FROM place('elsewhere');
 SELECT refuse('elsewhere', 'epoch_mismatch');
 SELECT * FROM place('elsewhere');
--- C22, C23: half of 200 ms to all of it; a look that comes early changes nothing
-SELECT remaining BETWEEN '0' AND '0.2 s' AS soon, outcome FROM reconcile.place_session('place', 'elsewhere');
+-- C22, C23: half of it to all; a look that comes early changes nothing
+SELECT put_off('elsewhere', '1 s', '2 s');
+SELECT outcome, waits FROM place('elsewhere');
 SELECT lapse_backoff('elsewhere');
+SELECT outcome, host, again FROM place('elsewhere');
+SELECT refuse('elsewhere', 'no_capacity');
 SELECT outcome, host, again FROM place('elsewhere');
 SELECT refuse('elsewhere', 'epoch_mismatch');
-SELECT remaining BETWEEN '0.15 s' AND '0.4 s' AS later, outcome, replacements FROM reconcile.place_session('place', 'elsewhere');
+SELECT outcome, again FROM place('elsewhere');
+SELECT put_off('elsewhere', '2 s', '4 s');
 SELECT lapse_backoff('elsewhere');
 SELECT outcome, host, again FROM place('elsewhere');
+SELECT search('elsewhere');
 SELECT refuse('elsewhere', 'epoch_mismatch');
 SELECT * FROM place('elsewhere');
 SELECT offers('elsewhere');
@@ -149,6 +187,122 @@ SELECT place_and_refuse('elsewhere', 'releasing'), place_and_refuse('elsewhere',
 SELECT outcome, again FROM place('elsewhere');
 SELECT place_and_refuse('elsewhere', 'epoch_mismatch');
 SELECT outcome, again FROM place('elsewhere');
+-- C5, D3: where it is, its owner says himself, at the epoch of his registration
+SELECT lapse_backoff('elsewhere');
+SELECT outcome, host, again FROM place('elsewhere');
+SELECT refuse('elsewhere', 'epoch_mismatch');
+SELECT outcome FROM place('elsewhere');
+SELECT lapse_backoff('elsewhere');
+SELECT outcome, host FROM place('elsewhere');
+SELECT accept('elsewhere');
+SELECT outcome, rule FROM place('elsewhere');
+SELECT report('e1', 'elsewhere', 1), report('e2', 'elsewhere', 1);
+SELECT outcome, rule, host, epoch, again FROM place('elsewhere');
+SELECT search('elsewhere');
+
+-- C2, C4: where all have refused they are asked again after a while, and who comes new at once
+SELECT host('r1', 5, 'rests'), session('rests', 'rests'), command('rests', 'c1', deadline => '1 h');
+SELECT place_and_refuse('rests', 'not_admitting');
+SELECT outcome, rule, waits FROM place('rests');
+SELECT put_off('rests', '1 s', '2 s'), search('rests');
+SELECT outcome, waits FROM generate_series(1, 5), LATERAL place('rests');
+SELECT run('rests');
+SELECT offers('rests');
+SELECT step, host_id, verdict, regexp_replace(why, 'until .*', 'until') AS why FROM reconcile.explain_placement('place', 'rests') WHERE step IN ('search', 'asked', 'host', 'outcome');
+SELECT host('r2', 1, 'rests');
+SELECT place_and_refuse('rests', 'runtime_unavailable');
+SELECT outcome FROM place('rests');
+SELECT put_off('rests', '2 s', '4 s'), offers('rests'), search('rests');
+SELECT lapse_backoff('rests');
+SELECT place_and_refuse('rests', 'not_admitting'), place_and_refuse('rests', 'not_admitting');
+-- after some of them not by itself any more, but for a sweep, or for room
+SELECT outcome FROM place('rests');
+SELECT put_off('rests', '2.5 s', '5 s');
+SELECT outcome, waits FROM place('rests');
+SELECT search('rests');
+SELECT lapse_backoff('rests');
+SELECT outcome, host FROM place('rests');
+-- C22: never more than 5 s, however often
+SELECT refuse('rests', 'not_admitting'), place_and_refuse('rests', 'not_admitting');
+CREATE FUNCTION put_off_after(n int) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE reconcile.session_search SET refusals = n, look_at = NULL WHERE tenant_id = 'place' AND session_id = 'rests';
+    PERFORM place('rests');
+    RETURN (SELECT look_at > clock_timestamp() - interval '1 min' AND look_at <= clock_timestamp() + interval '5 s' AND refusals = n + 1
+              FROM reconcile.session_search WHERE tenant_id = 'place' AND session_id = 'rests');
+END $$;
+SELECT n, put_off_after(n) FROM unnest(ARRAY[2, 34, 35, 63, 64, 1000, 1048576]) n;
+-- who has it in the end has ended the search
+SELECT lapse_backoff('rests');
+SELECT outcome, host FROM place('rests');
+SELECT accept('rests'), report('r1', 'rests', 1);
+SELECT outcome, host, waits FROM place('rests');
+SELECT search('rests');
+-- a command of it needs it: it is looked at again when its lease ends, also by a run of the loop
+SELECT remaining BETWEEN '50 min' AND '1 h' AS lease FROM reconcile.place_session('place', 'rests');
+SELECT run('rests');
+SELECT step, host_id, verdict, regexp_replace(why, 'until [^;]*', 'until') AS why FROM reconcile.explain_placement('place', 'rests') WHERE step = 'owner';
+-- C27: its owner keeps it, though it lacks what a command requires; that is told
+SELECT command('rests', 'c2', requires => '{gpu}');
+SELECT outcome, host FROM place('rests');
+SELECT step, host_id, verdict, regexp_replace(why, 'until [^;]*', 'until') AS why FROM reconcile.explain_placement('place', 'rests') WHERE step IN ('session', 'owner');
+-- it dies: nobody else can what is required, and one that cannot be met keeps the others from a host, too
+SELECT lapse_lease('rests');
+SELECT outcome FROM place('rests');
+SELECT step, host_id, verdict, why FROM reconcile.explain_placement('place', 'rests') WHERE step IN ('session', 'host');
+
+-- who is placed by hand goes on until somebody has it, by the runs of the loop; without a command no room is waited for
+SELECT host('w1', 5, 'wanted'), host('w2', 4, 'wanted'), session('wanted', 'wanted');
+SELECT run('wanted'), search('wanted');
+SELECT place_and_refuse('wanted', 'not_admitting');
+SELECT run('wanted'), offers('wanted'), search('wanted');
+SELECT refuse('wanted', 'not_admitting'), run('wanted'), search('wanted');
+SELECT run('wanted'), search('wanted');
+SELECT place_and_refuse('wanted', 'epoch_mismatch'), run('wanted'), search('wanted');
+SELECT lapse_backoff('wanted'), run('wanted'), offers('wanted');
+SELECT accept('wanted'), report('w2', 'wanted', 1), run('wanted'), search('wanted');
+SELECT outcome FROM reconcile.release_session('place', 'wanted', 1, 'token of wanted');
+SELECT run('wanted'), search('wanted');
+
+-- it waits for room where it is wanted, not where it was
+SELECT session('waits', 'nowhere', runtime => 'r1'), command('waits', 'c1', deadline => '1 h');
+SELECT outcome, waits FROM place('waits');
+SELECT outcome, waits FROM place('waits');
+SELECT search('waits');
+SELECT outcome FROM reconcile.update_desired_state('place', 'waits', 'k2', 1, 'pooled', 'r2');
+SELECT outcome, waits FROM place('waits');
+SELECT search('waits');
+SELECT outcome, waits FROM place('waits');
+-- and with what is required by then
+SELECT command('waits', 'c2', requires => '{x}');
+SELECT outcome, waits FROM place('waits');
+SELECT requires FROM reconcile.session_search WHERE session_id = 'waits';
+-- not while somebody works on it, or as something else
+SELECT outcome FROM reconcile.acquire_claim('place', 'waits', 'replica 1', '4 min');
+SELECT outcome FROM place('waits');
+SELECT search('waits');
+
+-- an offer of a host that is gone is nobody's: the next one is asked in the same round
+SELECT host('g1', 5, 'goes'), host('g2', 4, 'goes'), host('g3', 3, 'goes'), session('goes', 'goes');
+SELECT outcome, host FROM place('goes');
+SELECT gone('g1', 'goes');
+SELECT step, host_id, verdict, why FROM reconcile.explain_placement('place', 'goes') WHERE step IN ('offer', 'host');
+SELECT outcome, host FROM place('goes');
+SELECT reconcile.unregister_host('g2');
+SELECT step, host_id, verdict, why FROM reconcile.explain_placement('place', 'goes') WHERE step IN ('offer', 'host');
+SELECT outcome, host FROM place('goes');
+SELECT offers('goes');
+-- one whose role is gone is asked nothing
+CREATE ROLE placement_place_gone;
+SELECT reconcile.register_host('g3', 'placement_place_gone');
+ALTER ROLE placement_place_gone RENAME TO placement_place_went;
+SELECT outcome, host FROM place('goes');
+SELECT step, host_id, verdict, why FROM reconcile.explain_placement('place', 'goes') WHERE step IN ('offer', 'host');
+SELECT outcome FROM reconcile.compatible_hosts('goes', 'r', 'pooled');
+SELECT reconcile.unregister_host('g3');
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA reconcile FROM placement_place_went;
+REVOKE ALL ON SCHEMA reconcile FROM placement_place_went;
+DROP ROLE placement_place_went;
 
 -- B22: an offer of what is not wanted any more is taken back, before anybody else is asked
 SELECT host('m1', 3, 'moves'), host('m2', 2, 'moves'), session('moves', 'moves');
@@ -337,5 +491,7 @@ DROP ROLE placement_place_stranger;
 SELECT e, reconcile.place_entity(e) FROM (VALUES ('0'), ('-1'), ('x'), ('1x'), (''), (' 1'), ('9223372036854775807'), ('9223372036854775808')) v (e);
 
 RESET search_path;
+RESET lock_timeout;
 \set VERBOSITY terse
 DROP SCHEMA placement_place CASCADE;
+UPDATE reconcile.placement_setting SET offer_ttl_ms = 10000, session_ttl_ms = 60000, replace_backoff_ms = 200;

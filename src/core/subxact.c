@@ -11,28 +11,57 @@
 #include "core/subxact.h"
 
 ErrorData *
-subxact_run(void (*work) (void *arg), void *arg)
+subxact_try(bool (*work) (void *arg), void *arg, bool *done)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	ErrorData  *volatile error = NULL;
+	volatile bool kept = false;
 
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		work(arg);
-		ReleaseCurrentSubTransaction();
+		kept = work(arg);
+		if (kept)
+			ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
+		kept = false;
 	}
 	PG_END_TRY();
+	if (!kept)
+		RollbackAndReleaseCurrentSubTransaction();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
+	*done = kept;
 	return error;
+}
+
+typedef struct Always
+{
+	void		(*work) (void *arg);
+	void	   *arg;
+} Always;
+
+static bool
+do_always(void *arg)
+{
+	Always	   *always = arg;
+
+	always->work(always->arg);
+	return true;
+}
+
+ErrorData *
+subxact_run(void (*work) (void *arg), void *arg)
+{
+	Always		always = {work, arg};
+	bool		done;
+
+	return subxact_try(do_always, &always, &done);
 }

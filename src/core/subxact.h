@@ -11,4 +11,7 @@
  */
 extern ErrorData *subxact_run(void (*work) (void *arg), void *arg);
 
+/* The same; where work(arg) is false what it did is undone, too, the locks on rows with it.  *done: it was true. */
+extern ErrorData *subxact_try(bool (*work) (void *arg), void *arg, bool *done);
+
 #endif							/* RECONCILE_SUBXACT_H */

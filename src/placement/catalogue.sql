@@ -119,10 +119,13 @@ SELECT s.tenant_id COLLATE "default" AS tenant_id,
        l.expires_at AS lease_expires_at,
        c.pending AS pending_commands,
        c.claimed AS claimed_commands,
-       c.applying AS applying_commands
+       c.applying AS applying_commands,
+       p.outcome COLLATE "default" AS placement_outcome,
+       p.outcome_at AS placement_outcome_at
   FROM reconcile.session s
   CROSS JOIN reconcile.here() h
   LEFT JOIN reconcile.session_observed o ON o.tenant_id = s.tenant_id AND o.session_id = s.session_id
+  LEFT JOIN reconcile.session_search p ON p.tenant_id = s.tenant_id AND p.session_id = s.session_id
   LEFT JOIN reconcile.session_registration r ON r.tenant_id = s.tenant_id AND r.session_id = s.session_id
   LEFT JOIN reconcile.lease l
          ON l.reconciler_id = 'session:' || s.number AND l.epoch = r.lease_epoch AND r.host_id IS NOT NULL

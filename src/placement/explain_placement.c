@@ -23,14 +23,31 @@
 
 #define HOSTS_TOLD	1000
 
-static SqlPlan plan_hosts = {
+enum
+{
+	PLAN_HOSTS,
+	PLAN_LACKS
+};
+
+static SqlPlan plans[] = {
 	/* those of its target as they rank, then the others of its agent */
-	"SELECT t.runtime_compatibility_id, t.placement, t.host_id, t.isolation_class, t.accepting, t.capacity, t.reserved,"
-	" t.expires_at, t.capabilities FROM reconcile.host_target t WHERE t.agent_id OPERATOR(pg_catalog.=) $1"
-	" ORDER BY t.runtime_compatibility_id OPERATOR(pg_catalog.=) $2 AND t.placement OPERATOR(pg_catalog.=) $3 DESC,"
-	" t.accepting AND t.expires_at IS NOT NULL DESC, t.capacity OPERATOR(pg_catalog.-) t.reserved DESC,"
-	" t.host_id DESC, t.runtime_compatibility_id, t.placement LIMIT $4",
-	4, {TEXTOID, TEXTOID, TEXTOID, INT4OID}
+	[PLAN_HOSTS] = {
+		"SELECT t.runtime_compatibility_id, t.placement, t.host_id, t.isolation_class, t.accepting, t.capacity, t.reserved,"
+		" t.expires_at, t.capabilities, " HOST_ACTS("t") " FROM reconcile.host_target t"
+		" WHERE t.agent_id OPERATOR(pg_catalog.=) $1"
+		" ORDER BY t.runtime_compatibility_id OPERATOR(pg_catalog.=) $2 AND t.placement OPERATOR(pg_catalog.=) $3 DESC,"
+		" t.accepting AND t.expires_at IS NOT NULL DESC, t.capacity OPERATOR(pg_catalog.-) t.reserved DESC,"
+		" t.host_id DESC, t.runtime_compatibility_id, t.placement LIMIT $4",
+		4, {TEXTOID, TEXTOID, TEXTOID, INT4OID}
+	},
+	/* of what commands require */
+	[PLAN_LACKS] = {
+		"SELECT r.capability FROM pg_catalog.unnest($5) r (capability) WHERE NOT EXISTS ("
+		"SELECT FROM reconcile.host_target t WHERE t.agent_id OPERATOR(pg_catalog.=) $1"
+		" AND t.runtime_compatibility_id OPERATOR(pg_catalog.=) $2 AND t.placement OPERATOR(pg_catalog.=) $3"
+		" AND t.host_id OPERATOR(pg_catalog.=) $4 AND r.capability OPERATOR(pg_catalog.=) ANY (t.capabilities))",
+		5, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTARRAYOID}
+	}
 };
 
 typedef struct Telling
@@ -62,10 +79,15 @@ static void
 tell_session(const Telling *telling)
 {
 	const PlaceLook *look = telling->look;
-	const char *work = look->work.needs_host ? "a command of it needs a host" : "no command of it needs a host";
+	StringInfoData why;
 
-	tell(telling, "session", NULL, look->session.desired.placement,
-		 psprintf("generation " INT64_FORMAT "; %s", look->session.generation, work));
+	initStringInfo(&why);
+	appendStringInfo(&why, "generation " INT64_FORMAT "; %s", look->session.generation,
+					 look->work.needs_host ? "a command of it needs a host" : "no command of it needs a host");
+	/* of all its commands together: a host that cannot do one of them gets none */
+	for (int i = 0; i < look->work.nrequires; i++)
+		appendStringInfo(&why, "%s %s", i == 0 ? "; they require" : ",", look->work.requires[i]);
+	tell(telling, "session", NULL, look->session.desired.placement, why.data);
 }
 
 /* Why the owner is not one that it may stay with. */
@@ -86,6 +108,29 @@ owner_problem(const PlaceLook *look, const PlaceSession *session, const PlaceOwn
 	return NULL;
 }
 
+/* A capability that a command requires and the owner does not say it has, or NULL: it keeps the session all the same. */
+static const char *
+owner_lacks(const PlaceLook *look)
+{
+	const Registration *registration = &look->registration;
+	TargetKey	key = {registration->agent_id, registration->runtime_compatibility_id, registration->placement};
+	Datum	   *required = palloc(sizeof(Datum) * Max(look->work.nrequires, 1));
+	const char *lacks = NULL;
+	SqlScope	scope;
+	Datum		values[5];
+
+	for (int i = 0; i < look->work.nrequires; i++)
+		required[i] = CStringGetTextDatum(look->work.requires[i]);
+	target_key_values(&key, values);
+	values[3] = CStringGetTextDatum(registration->host_id);
+	values[4] = PointerGetDatum(construct_array(required, look->work.nrequires, TEXTOID, -1, false, TYPALIGN_INT));
+	sql_begin(&scope);
+	if (sql_run(&plans[PLAN_LACKS], values, NULL) > 0)
+		lacks = sql_text(0, 1, scope.outer);
+	sql_end(&scope);
+	return lacks;
+}
+
 static void
 tell_owner(const Telling *telling)
 {
@@ -94,6 +139,7 @@ tell_owner(const Telling *telling)
 	PlaceSession session;
 	PlaceOwner	owner;
 	const char *problem;
+	const char *lacks;
 
 	if (registration->lease_epoch == 0)
 		tell(telling, "owner", NULL, "none", "it was never anywhere");
@@ -106,8 +152,13 @@ tell_owner(const Telling *telling)
 	{
 		place_session_facts(look, &session);
 		problem = owner_problem(look, &session, &owner);
-		tell(telling, "owner", registration->host_id, problem == NULL ? "reusable" : "not_reusable",
-			 problem == NULL ? until(registration->expires_at) : problem);
+		lacks = owner_lacks(look);
+		if (problem != NULL)
+			tell(telling, "owner", registration->host_id, "not_reusable", problem);
+		else
+			tell(telling, "owner", registration->host_id, "reusable",
+				 lacks == NULL ? until(registration->expires_at) :
+				 psprintf("%s; a command requires %s, which it lacks", until(registration->expires_at), lacks));
 	}
 }
 
@@ -133,7 +184,8 @@ tell_offer(const Telling *telling)
 		tell(telling, "offer", look->offer.host_id, "open", until(look->offer.expires_at));
 	else
 		tell(telling, "offer", look->offer.host_id, "over",
-			 look->offer.expires_at <= look->now ? "it was not answered" : "what is wanted has changed");
+			 look->offer.expires_at <= look->now ? "it was not answered" :
+			 place_offer_is_stale(look) ? "what is wanted has changed" : "its host is gone");
 }
 
 static void
@@ -149,7 +201,7 @@ tell_search(const Telling *telling)
 {
 	const PlaceLook *look = telling->look;
 	const char *state = look->now < look->search.look_at ? until(look->search.look_at) :
-		look->search.waiting ? "it waits for room" : NULL;
+		look->search.waits_at.agent_id != NULL ? "it waits for room" : NULL;
 
 	tell(telling, "search", NULL, psprintf("round " INT64_FORMAT, look->search.round + look->round_over),
 		 look->search.mismatches > 0 ? psprintf("%d ended with an epoch_mismatch%s%s", look->search.mismatches,
@@ -197,9 +249,9 @@ target_from_row(const PlaceLook *look, int row, HostTarget *target)
 		target->capabilities[i] = TextDatumGetCString(elements[i]);
 }
 
-/* The host that would be asked now; NULL: there is none. */
+/* The host that would be asked now; NULL: there is none.  elsewhere: of those that are asked last. */
 static const char *
-next_host(const PlaceLook *look)
+next_host(const PlaceLook *look, bool elsewhere)
 {
 	RankPlace	after = {0};
 	HostTarget *targets;
@@ -209,11 +261,11 @@ next_host(const PlaceLook *look)
 	{
 		for (int i = 0; i < n; i++)
 		{
-			if (place_passed_over(look, &targets[i]) == NULL)
+			if (place_said_elsewhere(look, targets[i].host_id) == elsewhere && place_passed_over(look, &targets[i]) == NULL)
 				return targets[i].host_id;
 		}
 	}
-	return NULL;
+	return elsewhere || look->nelsewhere == 0 ? NULL : next_host(look, true);
 }
 
 /* chosen: the host that would be asked now; NULL: none is. */
@@ -231,7 +283,7 @@ tell_hosts(const Telling *telling, const char *chosen)
 	values[2] = CStringGetTextDatum(session->desired.placement);
 	values[3] = Int32GetDatum(HOSTS_TOLD);
 	sql_begin(&scope);
-	n = sql_run(&plan_hosts, values, NULL);
+	n = sql_run(&plans[PLAN_HOSTS], values, NULL);
 	for (uint64 i = 0; i < n; i++)
 	{
 		HostTarget	target;
@@ -239,7 +291,8 @@ tell_hosts(const Telling *telling, const char *chosen)
 		bool		is_chosen;
 
 		target_from_row(telling->look, i, &target);
-		why = target.expires_at == DT_NOBEGIN ? "withdrawn" : place_passed_over(telling->look, &target);
+		why = target.expires_at == DT_NOBEGIN ? "withdrawn" :
+			!DatumGetBool(sql_value(i, 10, NULL)) ? "unregistered" : place_passed_over(telling->look, &target);
 		is_chosen = why == NULL && chosen != NULL && strcmp(target.host_id, chosen) == 0;
 		tell(telling, "host", target.host_id, is_chosen ? "chosen" : why == NULL ? "admissible" : "passed_over",
 			 why != NULL ? why : psprintf("%d free", target.capacity - target.reserved));
@@ -256,6 +309,7 @@ reconcile_explain_placement(PG_FUNCTION_ARGS)
 	Telling		telling = {(ReturnSetInfo *) fcinfo->resultinfo, &look};
 	PlaceStep	step;
 	const char *chosen = NULL;
+	bool		revived = false;
 	int			rule;
 
 	session_key_args(fcinfo, &key);
@@ -266,8 +320,15 @@ reconcile_explain_placement(PG_FUNCTION_ARGS)
 	look.wanted = true;
 	place_look(&look, NULL);
 	step = place_judge(&look, &rule);
+	if (step == PLACE_STEP_REVIVE)
+	{
+		look.session.desired = place_revived(&look.session);
+		look.session.generation++;
+		revived = true;
+		step = place_judge(&look, &rule);
+	}
 	if (step == PLACE_STEP_SEARCH)
-		chosen = next_host(&look);
+		chosen = next_host(&look, false);
 	tell_session(&telling);
 	tell_owner(&telling);
 	tell_claim(&telling);
@@ -281,6 +342,7 @@ reconcile_explain_placement(PG_FUNCTION_ARGS)
 	if (step == PLACE_STEP_SEARCH && chosen == NULL)
 		tell(&telling, "outcome", NULL, place_outcome_name(PLACE_NO_CAPACITY), "no host of the ranking may have it, or has room");
 	else
-		tell(&telling, "outcome", NULL, place_step_outcome(step), place_rule_why(rule));
+		tell(&telling, "outcome", NULL, place_step_outcome(step),
+			 psprintf("%s%s", revived ? "it is wanted back, as it was launched; " : "", place_rule_why(rule)));
 	return (Datum) 0;
 }

@@ -24,6 +24,7 @@
 #include "lease/lease.h"
 #include "placement/field.h"
 #include "placement/host.h"
+#include "placement/marks.h"
 #include "placement/members.h"
 #include "placement/settings.h"
 
@@ -42,7 +43,8 @@ enum
 
 static SqlPlan plans[] = {
 	[PLAN_FACTS] = {
-		"SELECT k.n::pg_catalog.int4, s.number, r.lease_epoch, r.host_id, r.host_generation, r.offer_id, r.token"
+		"SELECT k.n::pg_catalog.int4, s.number, r.lease_epoch, r.host_id, r.host_generation, r.offer_id, r.token,"
+		" COALESCE(r.residency OPERATOR(pg_catalog.=) 'resident' AND r.accepting, false)"
 		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY k (tenant_id, session_id, n)"
 		" JOIN reconcile.session_registration r ON " OF_KEY
 		" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) r.tenant_id"
@@ -86,6 +88,7 @@ typedef struct Beat
 	int64		number;
 	int64		lease_epoch;
 	int64		offer_id;
+	bool		was_owner;		/* resident, and accepting */
 	const char *stop;			/* why the host is to stop it; NULL: it was renewed */
 	TimestampTz expires_at;
 } Beat;
@@ -257,6 +260,7 @@ read_facts(Heartbeat *heartbeat)
 		beat->number = DatumGetInt64(sql_value(i, 2, NULL));
 		beat->lease_epoch = DatumGetInt64(sql_value(i, 3, NULL));
 		beat->offer_id = DatumGetInt64(sql_value(i, 6, NULL));
+		beat->was_owner = DatumGetBool(sql_value(i, 8, NULL));
 		beat->stop = reason_to_stop(heartbeat, beat, released ? NULL : TextDatumGetCString(host_id),
 									released ? 0 : DatumGetInt64(generation), TextDatumGetCString(sql_value(i, 7, NULL)));
 	}
@@ -346,6 +350,23 @@ write_registrations(const Heartbeat *heartbeat, Beat **renewed, int n)
 	sql_end(&scope);
 }
 
+/* Those that are to leave where they are: whoever waits for one is told that it is busy, and for how long. */
+static void
+mark_leaving(Beat **renewed, int n)
+{
+	int64	   *numbers = palloc(sizeof(int64) * n);
+	int			leaving = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		const Beat *b = renewed[i];
+
+		if (b->stop == NULL && b->was_owner && !(b->accepting && strcmp(b->residency, "resident") == 0))
+			numbers[leaving++] = b->number;
+	}
+	session_mark_working(leaving, numbers);
+}
+
 /* Renews what it may; returns the offers by which those came, a bigint[]. */
 static Datum
 renew_sessions(Heartbeat *heartbeat, int64 ttl_ms)
@@ -361,6 +382,7 @@ renew_sessions(Heartbeat *heartbeat, int64 ttl_ms)
 	if (n == 0)
 		return (Datum) 0;
 	write_registrations(heartbeat, renewed, n);
+	mark_leaving(renewed, n);
 	offers = palloc(sizeof(Datum) * n);
 	for (int i = 0; i < n; i++)
 		offers[i] = Int64GetDatum(renewed[i]->offer_id);

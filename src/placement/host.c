@@ -119,6 +119,8 @@ reconcile_register_host(PG_FUNCTION_ARGS)
 		outcome = "rebound";
 	}
 	sql_end(&scope);
+	if (strcmp(outcome, "unchanged") != 0)
+		host_appears(host_id);
 	/* each function asks for more than EXECUTE: of this role, that it is the host's */
 	access_grant_functions(role, CAP_PLACE);
 	PG_RETURN_DATUM(CStringGetTextDatum(outcome));
@@ -141,6 +143,8 @@ reconcile_unregister_host(PG_FUNCTION_ARGS)
 	sql_begin(&scope);
 	found = sql_run_latest(&plans[PLAN_UNREGISTER], &value, NULL) > 0;
 	sql_end(&scope);
+	if (found)
+		host_leaves(host_id, NULL);
 	PG_RETURN_DATUM(CStringGetTextDatum(found ? "unregistered" : "not_found"));
 }
 

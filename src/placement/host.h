@@ -144,12 +144,29 @@ typedef struct RankPlace
 
 extern int	host_candidates(const TargetKey *key, const RankPlace *after, int max, HostTarget **targets);
 
+/* Of a row "t" with host_id, in plans: does a role act for the host, as host_is_mine() would have it? */
+#define HOST_ACTS(t) \
+	"EXISTS (SELECT FROM reconcile.host h JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) h.role" \
+	" AND r.rolname OPERATOR(pg_catalog.=) h.role_name WHERE h.host_id OPERATOR(pg_catalog.=) " t ".host_id)"
+
+#define HOST_TURN_MS	200		/* that is a fair turn for who places on a host at the same time */
+
+typedef enum HostReserved
+{
+	HOST_RESERVED,
+	HOST_FULL,					/* it has no room, or does not take any more */
+	HOST_BUSY					/* somebody has its row: it may be so or so */
+} HostReserved;
+
 /*
- * One more is placed on it, if it still has room, is accepting and advertised at this
- * moment; false: it has not.  Waits for who is placing on it, but not for long: its host
- * may hang with it.
+ * One more is placed on it, if it still has room, is accepting and advertised when its
+ * row is locked, which is told in *now.  Waits for who is placing on it for wait_ms, 0:
+ * not at all; its host may hang with it.
  */
-extern bool host_reserve(const HostTarget *target, TimestampTz now);
+extern HostReserved host_reserve(const HostTarget *target, int wait_ms, TimestampTz *now);
+
+/* May the host still answer an offer of this target?  Not once it has withdrawn that, or nobody acts for it. */
+extern bool host_is_there(const TargetKey *key, const char *host_id);
 
 /*
  * What an offer has reserved of a target, if it still does, is free again.  Without
@@ -157,7 +174,19 @@ extern bool host_reserve(const HostTarget *target, TimestampTz now);
  */
 extern void host_unreserve(int64 offer_id, bool wait);
 
-/* There is room for so many more on a target: sessions that wait for it are looked at. */
-extern void host_room(const TargetKey *key, int room);
+/* There is room for so many more on a host: sessions that wait for some are looked at. */
+extern void host_room(const TargetKey *key, const char *host_id, int room);
+
+/*
+ * Is nobody about to commit room that who waits at the target since an earlier
+ * transaction was not told of?  To be asked before the ranking is read.
+ */
+extern bool host_room_is_known(const TargetKey *key);
+
+/* A role acts for the host by now: what it offers already is room. */
+extern void host_appears(const char *host_id);
+
+/* The host answers no offer of a target any more, NULL: of none.  Its sessions are its own while their leases hold. */
+extern void host_leaves(const char *host_id, const TargetKey *key);
 
 #endif							/* RECONCILE_HOST_H */

@@ -113,22 +113,31 @@ CREATE INDEX session_offer_counted ON reconcile.session_offer
 CREATE INDEX session_offer_of_session ON reconcile.session_offer (tenant_id, session_id, round);
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session_offer', '');
 
--- The search for a host that a session is in; no row: none.
+-- The search for a host that a session is in, and what the last look at it came to; no
+-- row: none was looked at.
 CREATE TABLE reconcile.session_search (
     tenant_id    text COLLATE "C" NOT NULL,
     session_id   text COLLATE "C" NOT NULL,
     round        bigint NOT NULL,                        -- hosts that were asked in it are not asked again
     replacements int NOT NULL,                           -- epoch_mismatch, one after the other
-    look_at      timestamptz,                            -- not before; NULL: now
+    refusals     int NOT NULL,                           -- rounds in which nobody took it, one after the other
+    look_at      timestamptz,                            -- the next round not before; NULL: now
+    wanted       boolean NOT NULL,                       -- by who called place_session(), until it is placed
     -- the target that it found no capacity for: whoever brings some marks the session
     agent_id                 text COLLATE "C",
     runtime_compatibility_id text COLLATE "C",
     placement                text COLLATE "C",
-    PRIMARY KEY (tenant_id, session_id)
+    waits_since              timestamptz,
+    requires                 text[] NOT NULL,            -- capabilities of the host that it waits for
+    outcome                  text COLLATE "C",           -- as place_session() has it
+    outcome_at               timestamptz,                -- since when it is so
+    PRIMARY KEY (tenant_id, session_id),
+    CHECK (pg_catalog.num_nulls(agent_id, runtime_compatibility_id, placement, waits_since) IN (0, 4)),
+    CHECK ((outcome IS NULL) = (outcome_at IS NULL))
 ) WITH (fillfactor = 60);
 COMMENT ON TABLE reconcile.session_search IS
-'How far the search for a host of each session has come.';
-CREATE INDEX session_search_waiting ON reconcile.session_search (agent_id, runtime_compatibility_id, placement)
+'How far the search for a host of each session has come, and the outcome of the last look at it.';
+CREATE INDEX session_search_waiting ON reconcile.session_search (agent_id, runtime_compatibility_id, placement, waits_since)
     WHERE agent_id IS NOT NULL;
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session_search', '');
 

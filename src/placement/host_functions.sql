@@ -98,11 +98,11 @@ COMMENT ON FUNCTION reconcile.release_session(text, text, bigint, text) IS
 CREATE FUNCTION reconcile.owner_of(tenant_id text, session_id text)
     RETURNS TABLE (outcome text, epoch bigint, host_id text, host_generation bigint, agent_id text,
                    runtime_compatibility_id text, placement text, endpoint text, residency text, accepting boolean,
-                   observed_at timestamptz, expires_at timestamptz, remaining interval)
+                   observed_at timestamptz, expires_at timestamptz, remaining interval, tenant_id text, session_id text)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_owner_of';
 COMMENT ON FUNCTION reconcile.owner_of(text, text) IS
-'Where a session is. outcome: live; expired or released, without a route, but with the epoch that still fences; not_found (it never was anywhere, or the caller has neither the capability place nor the host of the session). 22004, 22023 bad argument.';
+'Where a session is; as to_jsonb() has the row it is an owner for decide(). outcome: live; expired or released, without a route, but with the epoch that still fences; not_found (it never was anywhere, or the caller has neither the capability place nor the host of the session). 22004, 22023 bad argument.';
 
 CREATE VIEW reconcile.hosts WITH (security_barrier) AS
     SELECT h.host_id COLLATE "default" AS host_id, h.role_name AS role, h.registered_at,

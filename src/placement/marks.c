@@ -11,6 +11,7 @@
 
 #include "catalog/pg_type.h"
 #include "storage/lock.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -26,7 +27,8 @@
 enum
 {
 	PLAN_AWAKE,
-	PLAN_SET_ASLEEP
+	PLAN_SET_ASLEEP,
+	PLAN_WORKING
 };
 
 static SqlPlan plans[] = {
@@ -40,6 +42,13 @@ static SqlPlan plans[] = {
 		" ON CONFLICT (sweep, shard) DO UPDATE SET asleep = EXCLUDED.asleep"
 		" WHERE c.asleep OPERATOR(pg_catalog.<>) EXCLUDED.asleep",
 		2, {TEXTOID, BOOLOID}
+	},
+	[PLAN_WORKING] = {
+		"SELECT s.number FROM reconcile.session s WHERE s.number OPERATOR(pg_catalog.=) ANY ($1)"
+		" AND EXISTS (SELECT FROM reconcile.session_command c WHERE c.tenant_id OPERATOR(pg_catalog.=) s.tenant_id"
+		" AND c.session_id OPERATOR(pg_catalog.=) s.session_id"
+		" AND c.state OPERATOR(pg_catalog.=) ANY ('{pending,claimed,applying}'))",
+		1, {INT8ARRAYOID}
 	}
 };
 
@@ -134,4 +143,28 @@ session_mark_many(int n, const int64 *numbers)
 		entity_ids[i] = psprintf(INT64_FORMAT, numbers[i]);
 	mark_insert_many(PLACEMENT_LOOP, n, entity_ids, MARK_TRIGGER, NULL);
 	return true;
+}
+
+void
+session_mark_working(int n, const int64 *numbers)
+{
+	Datum	   *elements = palloc(sizeof(Datum) * Max(n, 1));
+	int64	   *working;
+	int			nworking;
+	SqlScope	scope;
+	Datum		value;
+
+	if (n == 0)
+		return;
+	for (int i = 0; i < n; i++)
+		elements[i] = Int64GetDatum(numbers[i]);
+	value = PointerGetDatum(construct_array(elements, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	sql_begin(&scope);
+	nworking = (int) sql_run_latest(&plans[PLAN_WORKING], &value, NULL);
+	working = MemoryContextAlloc(scope.outer, sizeof(int64) * Max(nworking, 1));
+	for (int i = 0; i < nworking; i++)
+		working[i] = DatumGetInt64(sql_value(i, 1, NULL));
+	sql_end(&scope);
+	if (nworking > 0)
+		(void) session_mark_many(nworking, working);
 }

@@ -19,6 +19,9 @@
  */
 extern bool session_mark_many(int n, const int64 *numbers);
 
+/* The same of those that have an open command; of the others nobody asks anything. */
+extern void session_mark_working(int n, const int64 *numbers);
+
 /*
  * There is a row for the sweep, by this transaction: it looks again from when this
  * commits, if it has ceased to.

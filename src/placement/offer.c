@@ -93,9 +93,10 @@ static SqlPlan plans[] = {
 		4, {INT8OID, TEXTOID, INT8OID, TIMESTAMPTZOID}
 	},
 	[PLAN_ASKED] = {
-		"SELECT o.host_id, o.state, o.code FROM reconcile.session_offer o WHERE o.tenant_id OPERATOR(pg_catalog.=) $1"
-		" AND o.session_id OPERATOR(pg_catalog.=) $2 AND o.round OPERATOR(pg_catalog.=) $3 ORDER BY o.offer_id",
-		3, {TEXTOID, TEXTOID, INT8OID}
+		"SELECT o.host_id, o.state, o.code, o.round FROM reconcile.session_offer o WHERE o.tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND o.session_id OPERATOR(pg_catalog.=) $2 AND o.round OPERATOR(pg_catalog.>=) $3"
+		" AND o.round OPERATOR(pg_catalog.<=) $4 ORDER BY o.offer_id",
+		4, {TEXTOID, TEXTOID, INT8OID, INT8OID}
 	},
 	[PLAN_FETCH_OWN] = {
 		FETCH_FROM "(SELECT h.host_id FROM reconcile.host h WHERE h.role_name OPERATOR(pg_catalog.=)"
@@ -185,15 +186,16 @@ offer_read_open(const SessionKey *key, Offer *offer)
 }
 
 int
-offer_asked(const SessionKey *key, int64 round, Asked **asked)
+offer_asked(const SessionKey *key, int64 first, int64 last, Asked **asked)
 {
 	SqlScope	scope;
-	Datum		values[3];
+	Datum		values[4];
 	int			n;
 
 	values[0] = CStringGetTextDatum(key->tenant_id);
 	values[1] = CStringGetTextDatum(key->session_id);
-	values[2] = Int64GetDatum(round);
+	values[2] = Int64GetDatum(first);
+	values[3] = Int64GetDatum(last);
 	sql_begin(&scope);
 	n = (int) sql_run_latest(&plans[PLAN_ASKED], values, NULL);
 	*asked = MemoryContextAlloc(scope.outer, sizeof(Asked) * Max(n, 1));
@@ -202,6 +204,7 @@ offer_asked(const SessionKey *key, int64 round, Asked **asked)
 		(*asked)[i].host_id = copy_out(&scope, i, 1);
 		(*asked)[i].state = copy_out(&scope, i, 2);
 		(*asked)[i].code = copy_out(&scope, i, 3);
+		(*asked)[i].round = DatumGetInt64(sql_value(i, 4, NULL));
 	}
 	sql_end(&scope);
 	return n;

@@ -43,14 +43,15 @@ extern int64 offer_make(const Session *session, const HostTarget *target, int64 
 /* Ends an open offer: what was reserved for it is free again.  state: refused, withdrawn, expired. */
 extern void offer_end(const Offer *offer, const char *state, const char *code, TimestampTz now);
 
-/* The hosts that were asked in a round of a session, with what they said; palloc'd. */
+/* The hosts that were asked in rounds of a session, up to "last", with what they said; palloc'd. */
 typedef struct Asked
 {
+	int64		round;
 	char	   *host_id;
 	char	   *state;
 	char	   *code;
 } Asked;
 
-extern int	offer_asked(const SessionKey *key, int64 round, Asked **asked);
+extern int	offer_asked(const SessionKey *key, int64 first, int64 last, Asked **asked);
 
 #endif							/* RECONCILE_OFFER_H */

@@ -23,7 +23,7 @@ typedef struct PlaceWork
 	bool		needs_host;		/* one may still be applied */
 	bool		wakes;			/* one waits for its host to take it */
 	bool		restores;		/* one of those asks for a released session back */
-	char	  **requires;		/* capabilities that its host must have */
+	char	  **requires;		/* capabilities that its host must have, sorted */
 	int			nrequires;
 } PlaceWork;
 
@@ -41,13 +41,16 @@ typedef struct PlaceLook
 	SessionClaim claim;
 	bool		offered;		/* an offer is open, in "offer" */
 	Offer		offer;
+	bool		answerable;		/* its host may still answer it, but for its time */
 	bool		leased;			/* somebody may act for it until leased_until */
 	TimestampTz leased_until;
 	bool		controlled;		/* a controller of workloads polls */
 	Search		search;
 	Asked	   *asked;			/* in the round of the search */
 	int			nasked;
-	bool		round_over;		/* it ended with a host that accepted, or with another wish: the next one asks all */
+	bool		round_over;		/* a host accepted, there is another wish, or it has rested: the next one asks all */
+	char	  **elsewhere;		/* who said so in the rounds that ended with an epoch_mismatch: asked last */
+	int			nelsewhere;
 } PlaceLook;
 
 typedef enum PlaceStep
@@ -91,6 +94,9 @@ extern PlaceStep place_judge(const PlaceLook *look, int *rule);
 /* The sentence of a rule. */
 extern const char *place_rule_why(int rule);
 
+/* What is wanted of a session that is wanted back: what it was launched with. */
+extern SessionDesired place_revived(const Session *session);
+
 /* What place_session() returns for a step. */
 extern const char *place_step_outcome(PlaceStep step);
 
@@ -102,6 +108,15 @@ extern bool place_has_no_work(const PlaceLook *look);
 
 /* Did a host of this round say that another one has it? */
 extern bool place_is_elsewhere(const PlaceLook *look);
+
+/* Did this host say so in one of the rounds before? */
+extern bool place_said_elsewhere(const PlaceLook *look, const char *host_id);
+
+/* Is the open offer one of what is wanted no more? */
+extern bool place_offer_is_stale(const PlaceLook *look);
+
+/* Its target, which has no runtime where none is wanted; of the session as it is in the look. */
+extern TargetKey place_target(const PlaceLook *look);
 
 /* When the step is worth another look by itself; DT_NOEND: never. */
 extern TimestampTz place_step_until(const PlaceLook *look, PlaceStep step);

@@ -22,10 +22,10 @@ COMMENT ON FUNCTION reconcile.set_placement(jsonb) IS
 CREATE FUNCTION reconcile.place_session(tenant_id text, session_id text, desired jsonb DEFAULT NULL, claim_token text DEFAULT NULL)
     RETURNS TABLE (outcome text, rule int, host_id text, host_generation bigint, lease_epoch bigint, offer_id bigint,
                    generation bigint, desired_writes int, replacements int, remaining interval)
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_place_session';
 COMMENT ON FUNCTION reconcile.place_session(text, text, jsonb, text) IS
-'Places a session now, whether a command asks for it or not. desired {"placement", "runtime_compatibility_id", "workload_version", "workload" in hexadecimal} is written first, unless it is so already; claim_token is that of the caller''s claim. reuse_owner, deferred (somebody else has a claim), attach_pooled (a host was asked), offered (one was asked before), lease_busy, backoff, no_capacity, registry_stale, reconcile_dedicated, no_controller, released, no_launch_template, undecided, sequence (no generation left), not_found; remaining is the time until another look is worth it. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; 42501 no right.';
+'Places a session now, whether a command asks for it or not. desired {"placement", "runtime_compatibility_id", "workload_version", "workload" in hexadecimal} is written first, unless it is so already; claim_token is that of the caller''s claim. reuse_owner, deferred (somebody else has a claim), attach_pooled (a host was asked), offered (one was asked before), lease_busy, backoff, no_capacity, contended (hosts were busy with other placements), registry_stale, reconcile_dedicated, no_controller, released, no_launch_template, sequence (no generation left), not_found; rule is the number of the rule that said so, in the reference''s list; remaining is the time until another look is worth it. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; 42501 no right.';
 
 CREATE FUNCTION reconcile.explain_placement(tenant_id text, session_id text)
     RETURNS TABLE (step text, host_id text, verdict text, why text)
@@ -35,7 +35,7 @@ COMMENT ON FUNCTION reconcile.explain_placement(text, text) IS
 'What place_session would do now, and why: rows session, owner, claim, offer, lease, search, asked, host (of a pooled one: chosen, admissible, or passed_over and why; at most 1,000) or workload (of a dedicated one), and last outcome; writes nothing. No row where there is no such session. 22004, 22023 bad field; 42501 no right.';
 
 CREATE FUNCTION reconcile.place_entity(entity_id text) RETURNS interval
-    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_place_entity';
 COMMENT ON FUNCTION reconcile.place_entity(text) IS
 'The reconciler of the loop placement: places the session of that number if a command asks for it, and returns when another look is worth it. 22004, 22023 bad argument; 0A000 isolation level; 25006 read-only; 42501 no right.';

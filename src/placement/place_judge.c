@@ -102,6 +102,16 @@ cannot_come_back(const PlaceLook *look)
 	return is_wanted_back(look) && look->session.launch_version == NULL;
 }
 
+SessionDesired
+place_revived(const Session *session)
+{
+	SessionDesired desired = session->desired;
+
+	desired.workload_version = session->launch_version;
+	desired.workload = session->launch_workload;
+	return desired;
+}
+
 static bool
 lacks_controller(const PlaceLook *look)
 {
@@ -117,9 +127,14 @@ is_unknown(const PlaceLook *look)
 bool
 place_offer_stands(const PlaceLook *look)
 {
+	return look->offered && look->answerable && look->now < look->offer.expires_at && !place_offer_is_stale(look);
+}
+
+bool
+place_offer_is_stale(const PlaceLook *look)
+{
 	/* a runtime or a placement changes with the generation alone */
-	return look->offered && look->now < look->offer.expires_at &&
-		look->offer.desired_generation == look->session.generation;
+	return look->offer.desired_generation != look->session.generation;
 }
 
 bool
@@ -145,6 +160,17 @@ place_is_elsewhere(const PlaceLook *look)
 	return false;
 }
 
+bool
+place_said_elsewhere(const PlaceLook *look, const char *host_id)
+{
+	for (int i = 0; i < look->nelsewhere; i++)
+	{
+		if (strcmp(look->elsewhere[i], host_id) == 0)
+			return true;
+	}
+	return false;
+}
+
 static bool
 is_last_round(const PlaceLook *look)
 {
@@ -154,7 +180,8 @@ is_last_round(const PlaceLook *look)
 static bool
 is_too_early(const PlaceLook *look)
 {
-	return look->now < look->search.look_at;
+	/* in a round that rests another host may be asked */
+	return look->nasked == 0 && look->now < look->search.look_at;
 }
 
 static bool
@@ -261,6 +288,10 @@ place_step_until(const PlaceLook *look, PlaceStep step)
 		case PLACE_STEP_BACKOFF:
 			return look->search.look_at;
 		case PLACE_STEP_REUSE_OWNER:
+			/* it may die without a word */
+			if (look->work.needs_host)
+				return look->leased ? look->leased_until : look->registration.expires_at;
+			break;
 		case PLACE_STEP_NO_TEMPLATE:
 		case PLACE_STEP_REVIVE:
 		case PLACE_STEP_RELEASED:

@@ -45,7 +45,7 @@ static SqlPlan plans[] = {
 	},
 	[PLAN_REQUIRES] = {
 		"SELECT DISTINCT r.capability FROM (SELECT pg_catalog.unnest(c.requires) AS capability"
-		OPEN_COMMANDS " AND c.state OPERATOR(pg_catalog.=) ANY ('{pending,claimed}') AND " LIVE ") r",
+		OPEN_COMMANDS " AND c.state OPERATOR(pg_catalog.=) ANY ('{pending,claimed}') AND " LIVE ") r ORDER BY r.capability",
 		3, {TEXTOID, TEXTOID, TIMESTAMPTZOID}
 	}
 };
@@ -92,23 +92,60 @@ read_lease(PlaceLook *look)
 	look->leased = look->now < look->leased_until;
 }
 
+/* Those of rounds before this one, and those of this one. */
+static void
+sort_asked(PlaceLook *look, Asked *asked, int n)
+{
+	int64		round = look->search.round;
+	int			first = 0;
+
+	look->elsewhere = palloc(sizeof(char *) * Max(n, 1));
+	look->nelsewhere = 0;
+	while (first < n && asked[first].round < round)
+	{
+		if (asked[first].code != NULL && strcmp(asked[first].code, "epoch_mismatch") == 0)
+			look->elsewhere[look->nelsewhere++] = asked[first].host_id;
+		first++;
+	}
+	look->asked = asked + first;
+	look->nasked = n - first;
+}
+
+static bool
+any_in_state(const PlaceLook *look, const char *state)
+{
+	for (int i = 0; i < look->nasked; i++)
+	{
+		if (strcmp(look->asked[i].state, state) == 0)
+			return true;
+	}
+	return false;
+}
+
 static void
 read_search(PlaceLook *look)
 {
-	search_read(&look->session.key, &look->search);
-	look->nasked = offer_asked(&look->session.key, look->search.round, &look->asked);
-	look->round_over = false;
-	for (int i = 0; i < look->nasked; i++)
-	{
-		if (strcmp(look->asked[i].state, "accepted") == 0 || strcmp(look->asked[i].state, "withdrawn") == 0)
-			look->round_over = true;
-	}
-	if (look->round_over)
-	{
-		look->nasked = 0;
-		look->search.mismatches = 0;
-		look->search.look_at = DT_NOBEGIN;
-	}
+	Search	   *search = &look->search;
+	Asked	   *asked;
+	bool		accepted;
+	bool		rested;
+	int			n;
+
+	search_read(&look->session.key, search);
+	n = offer_asked(&look->session.key, search->round - search->mismatches, search->round, &asked);
+	sort_asked(look, asked, n);
+	accepted = any_in_state(look, "accepted");
+	rested = look->nasked > 0 && search->look_at != DT_NOBEGIN && look->now >= search->look_at;
+	look->round_over = accepted || rested || any_in_state(look, "withdrawn");
+	if (!look->round_over)
+		return;
+	look->nasked = look->nelsewhere = 0;
+	search->mismatches = 0;
+	search->look_at = DT_NOBEGIN;
+	if (!rested)
+		search->refusals = 0;
+	if (accepted)
+		search->wanted = false;
 }
 
 void
@@ -130,24 +167,30 @@ place_look(PlaceLook *look, const char *claim_token)
 	look->claimed = claim_read_live(key, look->now, &look->claim) &&
 		(claim_token == NULL || strcmp(look->claim.claim_token, claim_token) != 0);
 	look->offered = offer_read_open(key, &look->offer);
+	look->answerable = look->offered && host_is_there(&look->offer.target, look->offer.host_id);
 	read_lease(look);
 	look->controlled = workload_is_controlled(look->now);
 	read_search(look);
 }
 
+TargetKey
+place_target(const PlaceLook *look)
+{
+	const Session *session = &look->session;
+	TargetKey	key = {session->agent_id, session->desired.runtime_compatibility_id, session->desired.placement};
+
+	return key;
+}
+
 int
 place_candidates(const PlaceLook *look, RankPlace *after, HostTarget **targets)
 {
-	const Session *session = &look->session;
-	TargetKey	key;
+	TargetKey	key = place_target(look);
 	int			n;
 
 	/* no target is without a runtime */
-	if (session->desired.runtime_compatibility_id == NULL)
+	if (key.runtime_compatibility_id == NULL)
 		return 0;
-	key.agent_id = session->agent_id;
-	key.runtime_compatibility_id = session->desired.runtime_compatibility_id;
-	key.placement = session->desired.placement;
 	n = host_candidates(&key, after->host_id != NULL ? after : NULL, look->settings.candidate_limit, targets);
 	if (n > 0)
 	{

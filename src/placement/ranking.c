@@ -33,7 +33,7 @@ static SqlPlan plan_rank = {
 	" WHERE t.agent_id OPERATOR(pg_catalog.=) $1 AND t.runtime_compatibility_id OPERATOR(pg_catalog.=) $2"
 	" AND t.placement OPERATOR(pg_catalog.=) $3 AND t.accepting AND t.expires_at IS NOT NULL"
 	" AND ROW(" LEFT ", t.host_id) OPERATOR(pg_catalog.<) ROW($4, $5)"
-	" AND (SELECT true FROM reconcile.host h WHERE h.host_id OPERATOR(pg_catalog.=) t.host_id)"
+	" AND (SELECT " HOST_ACTS("t") ")"
 	" ORDER BY (" LEFT ") DESC, t.host_id DESC LIMIT $6",
 	6, {TEXTOID, TEXTOID, TEXTOID, INT4OID, TEXTOID, INT4OID}
 };

@@ -251,8 +251,8 @@ reconcile_owner_of(PG_FUNCTION_ARGS)
 	Registration registration;
 	TimestampTz now;
 	const char *outcome;
-	Datum		values[13] = {0};
-	bool		nulls[13];
+	Datum		values[15] = {0};
+	bool		nulls[15];
 
 	session_key_args(fcinfo, &key);
 	memset(nulls, true, sizeof(nulls));
@@ -272,7 +272,9 @@ reconcile_owner_of(PG_FUNCTION_ARGS)
 	values[1] = Int64GetDatum(registration.lease_epoch);
 	values[10] = TimestampTzGetDatum(registration.observed_at);
 	values[11] = TimestampTzGetDatum(registration.expires_at);
-	nulls[1] = nulls[10] = nulls[11] = false;
+	values[13] = CStringGetTextDatum(key.tenant_id);
+	values[14] = CStringGetTextDatum(key.session_id);
+	nulls[1] = nulls[10] = nulls[11] = nulls[13] = nulls[14] = false;
 	/* the epoch of what is over still fences; its route leads nowhere */
 	if (strcmp(outcome, "live") == 0)
 	{

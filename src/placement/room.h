@@ -23,7 +23,12 @@ typedef struct LockedTarget
 	bool		accepting;
 	TimestampTz expires_at;		/* DT_NOBEGIN: withdrawn */
 	int64		seen_offer;
+	bool		isolated;		/* from tenants of each other */
+	Datum		capabilities;	/* text[], sorted; it lives as long as the scope */
 } LockedTarget;
+
+/* Does it take one more, now? */
+extern bool target_has_room(const LockedTarget *locked, TimestampTz now);
 
 /*
  * Within sql_begin(): locks the row of OF_HOST's four values.  False: there is none, or,

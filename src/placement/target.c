@@ -8,6 +8,7 @@
 #include "fmgr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/timestamp.h"
 
 #include "core/arrays.h"
@@ -163,10 +164,14 @@ capabilities_datum(char **names, int n, const char *field)
  * ----------------------------------------------------------------
  */
 
+/* Is what it offers room for some who found none there? */
 static bool
-has_room(const LockedTarget *locked, TimestampTz now)
+is_new_room(const LockedTarget *before, const Advertisement *said, int reserved, TimestampTz now)
 {
-	return locked->accepting && locked->expires_at > now && locked->left > 0;
+	if (!said->accepting || said->capacity <= reserved)
+		return false;
+	return !target_has_room(before, now) || before->isolated != (strcmp(said->isolation_class, "cross_tenant_isolated") == 0) ||
+		!datumIsEqual(before->capabilities, said->capabilities, false, -1);
 }
 
 bool
@@ -179,7 +184,7 @@ target_publish(const char *host_id, const Advertisement *advertisement, const Se
 	LockedTarget before;
 	TimestampTz now;
 	int			reserved;
-	bool		had_room;
+	bool		new_room;
 
 	sql_begin(&scope);
 	target_key_values(&advertisement->key, values);
@@ -228,12 +233,12 @@ target_publish(const char *host_id, const Advertisement *advertisement, const Se
 	values[13] = advertisement->capabilities;
 	values[14] = TimestampTzGetDatum(*expires_at);
 	sql_run_latest(&plans[PLAN_PUBLISH], values, NULL);
+	new_room = is_new_room(&before, advertisement, reserved, now);
 	sql_end(&scope);
 
 	sweep_mark(SWEEP_HOST_TARGETS);
-	had_room = has_room(&before, now);
-	if (!had_room && advertisement->accepting && advertisement->capacity > reserved)
-		host_room(&advertisement->key, advertisement->capacity - reserved);
+	if (new_room)
+		host_room(&advertisement->key, host_id, advertisement->capacity - reserved);
 	return true;
 }
 
@@ -384,6 +389,8 @@ drain(const char *host_id, const TargetKey *key, int64 generation, LockedTarget 
 		outcome = "drained";
 	}
 	sql_end(&scope);
+	if (strcmp(outcome, "drained") == 0)
+		host_leaves(host_id, key);
 	return outcome;
 }
 

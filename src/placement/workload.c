@@ -107,19 +107,24 @@ workload_is_wanted(const Session *session, int64 generation)
 }
 
 int64
-workload_offer(const Session *session, const Workload *workload, int64 round, int64 ttl_ms, TimestampTz now)
+workload_offer(const Session *session, const Workload *workload, int64 round, int64 ttl_ms, TimestampTz *now,
+			   bool *busy)
 {
 	HostTarget	target = {
 		.key = {session->agent_id, session->desired.runtime_compatibility_id, "dedicated"},
 		.host_id = workload->host_id,
 		.host_generation = workload->host_generation
 	};
+	HostReserved reserved;
 
+	*busy = false;
 	/* its host counts the generations of the session */
 	if (strcmp(workload->state, "ready") != 0 || workload->host_generation != session->generation ||
-		session->desired.runtime_compatibility_id == NULL || !host_reserve(&target, now))
+		session->desired.runtime_compatibility_id == NULL)
 		return 0;
-	return offer_make(session, &target, round, ttl_ms, now);
+	reserved = host_reserve(&target, HOST_TURN_MS, now);
+	*busy = reserved == HOST_BUSY;
+	return reserved == HOST_RESERVED ? offer_make(session, &target, round, ttl_ms, *now) : 0;
 }
 
 /* ----------------------------------------------------------------

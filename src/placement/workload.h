@@ -37,9 +37,10 @@ extern void workload_ensure(const Session *session, Workload *workload);
 
 /*
  * Offers the session to the host of its workload, once that is ready, is the one of the
- * generation, and says that it takes it.  Returns the offer, 0 for none.
+ * generation, and says that it takes it.  Returns the offer, 0 for none; *busy: somebody
+ * has the row of its target.  *now is after that row is locked.
  */
 extern int64 workload_offer(const Session *session, const Workload *workload, int64 round, int64 ttl_ms,
-							TimestampTz now);
+							TimestampTz *now, bool *busy);
 
 #endif							/* RECONCILE_WORKLOAD_H */
