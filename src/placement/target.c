@@ -230,7 +230,7 @@ target_publish(const char *host_id, const Advertisement *advertisement, const Se
 	sql_run_latest(&plans[PLAN_PUBLISH], values, NULL);
 	sql_end(&scope);
 
-	sweep_mark(SWEEP_HOST_TARGETS);
+	sweep_mark(SWEEP_HOST_TARGETS, *expires_at);
 	had_room = has_room(&before, now);
 	if (!had_room && advertisement->accepting && advertisement->capacity > reserved)
 		host_room(&advertisement->key, advertisement->capacity - reserved);
