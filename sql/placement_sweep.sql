@@ -125,7 +125,8 @@ SELECT command('s04', 'after', '200 days');
 -- and one that is given no deadline has that of the horizon
 BEGIN;
 SELECT reconcile.set_placement('{"horizon": "3 days", "claim_ttl": "1 min"}') IS NOT NULL;
-SELECT c.apply_deadline - s.accepted_at AS deadline FROM reconcile.admit_session_command('sweep', id('s15'), 'none', 'input', 'x') c JOIN reconcile.session_command s ON s.tenant_id = 'sweep' AND s.command_id = 'none';
+SELECT outcome FROM reconcile.admit_session_command('sweep', id('s15'), 'none', 'input', 'x');
+SELECT apply_deadline - accepted_at AS deadline FROM reconcile.session_command WHERE tenant_id = 'sweep' AND command_id = 'none';
 ROLLBACK;
 SELECT * FROM pending();
 -- at the end the place is gone
