@@ -123,6 +123,7 @@ OBJS = \
 	src/placement/session_command_rules.o \
 	src/placement/session_command.o \
 	src/placement/session_inbox.o \
+	src/placement/session_due.o \
 	src/placement/pointer.o \
 	src/placement/keep_marks.o \
 	src/placement/members.o \
@@ -141,6 +142,8 @@ OBJS = \
 	src/placement/place.o src/placement/place_search.o src/placement/place_desired.o \
 	src/placement/explain_placement.o \
 	src/sweep/sweep.o \
+	src/sweep/sweep_round.o \
+	src/sweep/sweep_due.o \
 	src/sweep/sweep_pending.o \
 	src/sweep/sweep_deadlines.o \
 	src/sweep/sweep_host_targets.o \

@@ -59,7 +59,7 @@ SELECT c.call, r.code, r.field, r.problem
                (9, $$admit_session_command('t-m', 's', 'x', 'k', payload_reference => '', payload_digest => sha256(''), payload_size => 0)$$),
                (10, $$admit_session_command('t-m', 's', 'x', 'k', payload_reference => 'r', payload_digest => sha256(''), payload_size => -1)$$),
                (11, $$admit_session_command('t-m', 's', 'x', 'k', 'x', payload_size => 1)$$), (12, $$admit_session_command('t-m', 's', 'x', 'k', 'x', apply_deadline_in => '0')$$),
-               (13, $$admit_session_command('t-m', 's', 'x', 'k', 'x', apply_deadline_in => NULL)$$), (14, $$admit_session_command('t-m', 's', 'x', 'k', 'x', requires => '{""}')$$),
+               (13, $$admit_session_command('t-m', 's', 'x', 'k', 'x', apply_deadline_in => '367 days')$$), (14, $$admit_session_command('t-m', 's', 'x', 'k', 'x', requires => '{""}')$$),
                (15, $$session_commands('t-m', 's', -1)$$), (16, $$session_commands('t-m', 's', 0, 0)$$), (17, $$session_commands('t-m', 's', 0, 1001)$$)) c (n, call),
        field_refusal('SELECT * FROM reconcile.' || c.call) r ORDER BY c.n;
 SELECT clean('t-m');

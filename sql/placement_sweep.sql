@@ -72,16 +72,19 @@ CREATE FUNCTION all_late(s text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     WHILE clock_timestamp() < (SELECT max(apply_deadline) FROM reconcile.session_command WHERE tenant_id = 'sweep' AND session_id = id(s)) LOOP END LOOP;
 END $$;
-CREATE FUNCTION turn(name text, shard int DEFAULT 40) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO reconcile.placement_cursor (sweep, shard, next) VALUES (name, -1, turn.shard) ON CONFLICT (sweep, shard) DO UPDATE SET next = turn.shard $$;
+-- the next turn is of that shard, and no other is known
+CREATE FUNCTION turn(name text, shard int DEFAULT 40) RETURNS bigint LANGUAGE sql AS $$
+    DELETE FROM reconcile.placement_cursor c WHERE c.sweep = name AND c.shard = -1;
+    SELECT setval('reconcile.sweep_turn_' || name, shard, false) $$;
 -- pages, examined, sessions, owned, marked, failed, truncated, resumed, failure
 CREATE FUNCTION pending(OUT pages int, OUT examined bigint, OUT sessions bigint, OUT owned bigint, OUT marked bigint, OUT failed bigint, OUT truncated boolean, OUT resumed boolean, OUT failure text)
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM turn('pending');
-    SELECT p.pages, p.examined, p.sessions, p.owned, p.marked, p.failed, p.truncated, p.resumed, p.failure FROM reconcile.sweep_pending() p INTO pages, examined, sessions, owned, marked, failed, truncated, resumed, failure;
+    SELECT p.pages, p.examined, p.sessions, p.owned, p.marked, p.failed, p.truncated, p.resumed, p.failure FROM reconcile.sweep_pending() p WHERE p.shard = 40
+      INTO pages, examined, sessions, owned, marked, failed, truncated, resumed, failure;
 END $$;
-CREATE FUNCTION deadlines() RETURNS SETOF record LANGUAGE plpgsql AS $$ BEGIN PERFORM turn('deadlines'); RETURN QUERY SELECT * FROM reconcile.sweep_deadlines(); END $$;
+CREATE FUNCTION deadlines() RETURNS SETOF record LANGUAGE plpgsql AS $$ BEGIN PERFORM turn('deadlines'); RETURN QUERY SELECT * FROM reconcile.sweep_deadlines() d WHERE d.shard = 40; END $$;
 CREATE FUNCTION marked() RETURNS text LANGUAGE sql AS $$
     SELECT string_agg(m.name, ' ' ORDER BY m.name) FROM member m JOIN reconcile.session s ON s.tenant_id = 'sweep' AND s.session_id = m.id
       JOIN reconcile.work w ON w.loop_name = 'placement' AND w.entity_id = s.number::text $$;
@@ -89,32 +92,42 @@ CREATE FUNCTION forget() RETURNS void LANGUAGE sql AS $$
     SELECT count(reconcile.forget('placement', s.number::text)) FROM reconcile.session s WHERE s.tenant_id = 'sweep' $$;
 SELECT count(*), string_agg(session(name), ' ') FROM member WHERE name <= 's15';
 
--- F7: each pass is of the next shard, and F16 tells which; the turn is over before the work
+-- F7, F16: a call goes round, a row for each shard; M5: with a page it is of one, and the next one of the next
 UPDATE reconcile.placement_setting SET control_shards = 3;
-SELECT turn('pending', 0), turn('deadlines', 2);
-SELECT (SELECT shard FROM reconcile.sweep_pending()) AS a, (SELECT shard FROM reconcile.sweep_pending()) AS b,
-    (SELECT shard FROM reconcile.sweep_pending()) AS c, (SELECT shard FROM reconcile.sweep_pending()) AS d, (SELECT shard FROM reconcile.sweep_deadlines()) AS e;
--- F15, M10: of fewer shards it begins with the first, and what the vanished had come to is gone, though the turn is in range
-SELECT turn('pending', 2);
+SELECT turn('pending', 1), turn('deadlines', 2);
+SELECT (SELECT string_agg(shard::text, ' ') FROM reconcile.sweep_pending()) AS a, (SELECT string_agg(shard::text, ' ') FROM reconcile.sweep_pending()) AS b,
+    (SELECT string_agg(shard::text, ' ') FROM reconcile.sweep_deadlines()) AS c;
+-- a turn is over also where it is rolled back; who comes after takes one shard a call, until all had their turn
+SELECT turn('pending', 0), (SELECT count(*) FROM reconcile.sweep_pending()) AS shards;
+BEGIN;
+SELECT string_agg(shard::text, ' ') FROM reconcile.sweep_pending();
+ROLLBACK;
+CREATE FUNCTION pending_shards() RETURNS text LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT string_agg(shard::text, ' ') FROM reconcile.sweep_pending()); END $$;
+SELECT i, pending_shards() FROM generate_series(1, 5) i;
+-- F15, M10: what the shards that vanished had come to is gone
 INSERT INTO reconcile.placement_cursor (sweep, shard, bound) SELECT 'pending', i, now() FROM generate_series(1, 5) i;
 UPDATE reconcile.placement_setting SET control_shards = 2;
-SELECT shard FROM reconcile.sweep_pending();
-SELECT turn('pending', 0);
-INSERT INTO reconcile.placement_cursor (sweep, shard, bound) SELECT 'pending', i, now() FROM generate_series(2, 5) i;
-SELECT shard FROM reconcile.sweep_pending();
-SELECT sweep, shard, next FROM reconcile.placement_cursor WHERE sweep = 'pending' ORDER BY 2;
+SELECT turn('pending', 2);
+SELECT string_agg(shard::text, ' ') FROM reconcile.sweep_pending();
+SELECT sweep, shard FROM reconcile.placement_cursor WHERE sweep = 'pending' AND shard > 0 ORDER BY 2;
 UPDATE reconcile.placement_setting SET control_shards = 64;
-DELETE FROM reconcile.placement_cursor WHERE sweep = 'pending';
+DELETE FROM reconcile.placement_cursor;
 
 -- F9: one live command behind more expired ones than a pass reads, 2 rows of 1 page: found by passes that go on
 SELECT string_agg(command('s01', 'c' || i, '1 ms'), ' ') FROM generate_series(1, 5) i;
 SELECT all_late('s01');
 SELECT command('s02', 'create');
 SELECT i, pending() FROM generate_series(1, 3) i;
--- F10: what is not at its end is kept, with the bound that it began with: what came after that bound is seen by the next cycle
-SELECT bound > now() AS bound, at > now() AS at, position[1], position[2] = id('s02') AS session, position[3] FROM reconcile.placement_cursor WHERE sweep = 'pending' AND shard = 40;
-UPDATE reconcile.placement_cursor SET bound = at WHERE sweep = 'pending' AND shard = 40;
-SELECT command('s04', 'after');
+-- F10, I24: what is not at its end is kept, with the bound that it began with, the last deadline then: what comes after is seen by the next cycle
+SELECT bound = (SELECT max(apply_deadline) FROM reconcile.session_command WHERE shard = 40 AND state = 'pending') AS bound, at = bound AS at_end,
+    position[1], position[2] = id('s02') AS session, position[3] FROM reconcile.placement_cursor WHERE sweep = 'pending' AND shard = 40;
+SELECT command('s04', 'after', '200 days');
+-- and one that is given no deadline has that of the horizon
+BEGIN;
+SELECT reconcile.set_placement('{"horizon": "3 days", "claim_ttl": "1 min"}') IS NOT NULL;
+SELECT outcome FROM reconcile.admit_session_command('sweep', id('s15'), 'none', 'input', 'x');
+SELECT apply_deadline - accepted_at AS deadline FROM reconcile.session_command WHERE tenant_id = 'sweep' AND command_id = 'none';
+ROLLBACK;
 SELECT * FROM pending();
 -- at the end the place is gone
 SELECT count(*) FROM reconcile.placement_cursor WHERE sweep = 'pending' AND shard = 40;
@@ -296,20 +309,47 @@ SELECT reconcile.sweep_claims('me', 0);
 SELECT reconcile.sweep_claims('me', 10001);
 
 -- ----------------------------------------------------------------
--- A sweep that has nothing to look at looks no more, until somebody makes a row
-CREATE FUNCTION asleep(name text) RETURNS boolean LANGUAGE sql AS $$ SELECT asleep FROM reconcile.placement_cursor WHERE sweep = name AND shard = -1 $$;
+-- A run reads a page, and the next one follows at once until the round is over
+DELETE FROM reconcile.placement_cursor;
+SELECT reconcile.set_placement('{"page_limit": 2}') -> 'page_limit' AS page_limit;
+CREATE FUNCTION runs_of_round(name text, OUT runs int, OUT look interval) LANGUAGE plpgsql AS $$
+BEGIN
+    runs := 0;
+    LOOP
+        look := reconcile.sweep_entity(name);
+        runs := runs + 1;
+        EXIT WHEN look IS DISTINCT FROM '0';
+    END LOOP;
+END $$;
+SELECT runs >= ceil((SELECT count(*) FROM reconcile.session_command c WHERE c.shard = 40 AND c.state IN ('pending', 'claimed', 'applying')) / 2.0) AS runs, look >= '5 s' AS look
+  FROM runs_of_round('pending');
+SELECT reconcile.set_placement('{"page_limit": 100}') -> 'page_limit' AS page_limit;
+
+-- ----------------------------------------------------------------
+-- A sweep that has nothing to look at looks no more, until somebody makes a row; one whose first row is due later, not before that
+CREATE FUNCTION looks(name text) RETURNS text LANGUAGE sql AS $$
+    SELECT CASE WHEN wake_at = 'infinity' THEN 'never' WHEN wake_at < clock_timestamp() + interval '10 s' THEN 'soon' ELSE 'later' END FROM reconcile.placement_cursor WHERE sweep = name AND shard = -1 $$;
 SELECT lapse_all('') > 0 AS any;
-SELECT reconcile.sweep_entity('host_targets'), asleep('host_targets');
+SELECT reconcile.sweep_entity('host_targets'), looks('host_targets');
 CREATE FUNCTION waits(name text) RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM reconcile.work WHERE loop_name = 'placement_sweeps' AND entity_id = name $$;
 SELECT reconcile.forget('placement_sweeps', 'host_targets'), reconcile.forget('placement_sweeps', 'pending');
 SELECT host('t1');
 SELECT waits('host_targets'), waits('pending');
-SELECT reconcile.sweep_entity('host_targets'), asleep('host_targets');
+SELECT reconcile.sweep_entity('host_targets') BETWEEN '30 s' AND '1 min' AS look, looks('host_targets');
 SELECT reconcile.forget('placement_sweeps', 'host_targets');
+-- one that is due after that wakes nobody, one that is due before that does
 SELECT host('t2');
 SELECT waits('host_targets');
--- while one is at it, or somebody is about to make a row, it does not fall asleep
-SELECT reconcile.sweep_entity('pending'), asleep('pending'), reconcile.sweep_entity('deadlines'), asleep('deadlines'), reconcile.sweep_entity('nobody');
+SELECT outcome FROM reconcile.publish_host_target('t2', 3, 'targets', 'r2', 'pooled', 'wss://h', 'cross_tenant_isolated', true, 1, '20 s');
+SELECT waits('host_targets');
+SELECT reconcile.forget('placement_sweeps', 'deadlines');
+-- what is being applied is no reason to look again, and a claim is at its end
+SELECT runs, look BETWEEN '5 s' AND '11 min' AS look, looks('deadlines') FROM runs_of_round('deadlines');
+SELECT command('s12', 'far', '20 days'), waits('deadlines');
+SELECT command('s12', 'near', '6 s'), waits('deadlines');
+-- while one is at it, or there is an open command, it does not fall asleep
+SELECT look, looks('pending') FROM runs_of_round('pending');
+SELECT reconcile.sweep_entity('nobody');
 SELECT * FROM reconcile.sweep_names();
 
 -- ----------------------------------------------------------------
@@ -328,7 +368,7 @@ SELECT reconcile.sweep_entity('pending');
 SELECT reconcile.schedule_sweeps();
 SELECT reconcile.unschedule_sweeps();
 RESET ROLE;
-SELECT next FROM reconcile.placement_cursor WHERE sweep = 'pending' AND shard = -1;
+SELECT last_value, is_called FROM reconcile.sweep_turn_pending;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT reconcile.sweep_pending();
 ROLLBACK;

@@ -214,7 +214,7 @@ COMMENT ON FUNCTION reconcile.get_claim(text, text) IS
 
 CREATE FUNCTION reconcile.admit_session_command(
     tenant_id text, session_id text, command_id text, kind text, payload bytea DEFAULT NULL,
-    payload_reference text DEFAULT NULL, apply_deadline_in interval DEFAULT '5 min',
+    payload_reference text DEFAULT NULL, apply_deadline_in interval DEFAULT NULL,
     requires text[] DEFAULT '{}', payload_digest bytea DEFAULT NULL, payload_size bigint DEFAULT NULL,
     runtime_command_id text DEFAULT NULL)
     RETURNS TABLE (outcome text, accepted_order bigint, runtime_command_id text, state text, revision bigint,
@@ -222,7 +222,7 @@ CREATE FUNCTION reconcile.admit_session_command(
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_admit_session_command';
 COMMENT ON FUNCTION reconcile.admit_session_command(text, text, text, text, bytea, text, interval, text[], bytea, bigint, text) IS
-'Admits a command for a session, once for each command_id of the session: admitted; exists (what is stored is returned; go on with its runtime_command_id); command_mismatch (another kind, payload or requires has that id: field); not_found. The payload is given (at most 64 kB), or as a reference with its SHA-256 and size; requires are capabilities that the host must have; apply_deadline_in is at most 366 days. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; 42501 no right.';
+'Admits a command for a session, once for each command_id of the session: admitted; exists (what is stored is returned; go on with its runtime_command_id); command_mismatch (another kind, payload or requires has that id: field); not_found. The payload is given (at most 64 kB), or as a reference with its SHA-256 and size; requires are capabilities that the host must have; apply_deadline_in is at most 366 days, and NULL the horizon of set_placement. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; 42501 no right.';
 
 CREATE FUNCTION reconcile.claim_session_command(
     tenant_id text, session_id text, command_id text, epoch bigint, token text, expected_revision bigint,

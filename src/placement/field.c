@@ -10,6 +10,8 @@
 #include "journal/envelope.h"
 #include "placement/field.h"
 
+#define PAGE_MAX	1000
+
 char *
 optional_field(FunctionCallInfo fcinfo, int n, const char *field)
 {
@@ -74,4 +76,14 @@ word_field(FunctionCallInfo fcinfo, int n, const char *field, const char *const 
 			return i;
 	}
 	field_invalid(field, "is not one of its values", hint);
+}
+
+int
+page_field(FunctionCallInfo fcinfo, int n)
+{
+	if (PG_ARGISNULL(n))
+		field_null("max_items");
+	if (PG_GETARG_INT32(n) < 1 || PG_GETARG_INT32(n) > PAGE_MAX)
+		field_invalid("max_items", "is out of range", "It is 1 to 1,000.");
+	return PG_GETARG_INT32(n);
 }

@@ -21,4 +21,7 @@ extern int64 interval_field(FunctionCallInfo fcinfo, int n, const char *field, b
 /* One of the words, by its place in them; the hint tells them. */
 extern int	word_field(FunctionCallInfo fcinfo, int n, const char *field, const char *const *words, int nwords, const char *hint);
 
+/* max_items of a list that is read in pages. */
+extern int	page_field(FunctionCallInfo fcinfo, int n);
+
 #endif							/* RECONCILE_PLACEMENT_FIELD_H */

@@ -2,10 +2,10 @@
  * marks.c
  *		Marks of the loops "placement" and "placement_sweeps".
  *
- * A sweep whose rows are all gone looks no more until somebody makes one.  Who makes a
- * row shares a lock on the sweep until he is at his end, and then reads whether it is
- * asleep; a sweep falls asleep only while it has that lock alone and sees no row.  So
- * none is made that nobody looks at.  Who has the lock alone waits for nothing.
+ * A sweep looks again when the first of its rows is due, or not at all.  Who makes a row
+ * shares a lock on the sweep until he is at his end, and then reads when it will look; a
+ * sweep puts that off only while it has that lock alone, by the rows that it sees then.
+ * So none is due that nobody looks at.  Who has the lock alone waits for nothing.
  */
 #include "postgres.h"
 
@@ -26,22 +26,22 @@
 
 enum
 {
-	PLAN_AWAKE,
-	PLAN_SET_ASLEEP,
+	PLAN_WAKE_AT,
+	PLAN_SET_WAKE,
 	PLAN_WORKING
 };
 
 static SqlPlan plans[] = {
-	[PLAN_AWAKE] = {
-		"SELECT 1 FROM reconcile.placement_cursor c WHERE c.sweep OPERATOR(pg_catalog.=) $1"
-		" AND c.shard OPERATOR(pg_catalog.=) -1 AND NOT c.asleep",
+	[PLAN_WAKE_AT] = {
+		"SELECT c.wake_at FROM reconcile.placement_cursor c WHERE c.sweep OPERATOR(pg_catalog.=) $1"
+		" AND c.shard OPERATOR(pg_catalog.=) -1",
 		1, {TEXTOID}
 	},
-	[PLAN_SET_ASLEEP] = {
-		"INSERT INTO reconcile.placement_cursor AS c (sweep, shard, asleep) VALUES ($1, -1, $2)"
-		" ON CONFLICT (sweep, shard) DO UPDATE SET asleep = EXCLUDED.asleep"
-		" WHERE c.asleep OPERATOR(pg_catalog.<>) EXCLUDED.asleep",
-		2, {TEXTOID, BOOLOID}
+	[PLAN_SET_WAKE] = {
+		"INSERT INTO reconcile.placement_cursor AS c (sweep, shard, wake_at) VALUES ($1, -1, $2)"
+		" ON CONFLICT (sweep, shard) DO UPDATE SET wake_at = EXCLUDED.wake_at"
+		" WHERE c.wake_at OPERATOR(pg_catalog.<>) EXCLUDED.wake_at",
+		2, {TEXTOID, TIMESTAMPTZOID}
 	},
 	[PLAN_WORKING] = {
 		"SELECT s.number FROM reconcile.session s WHERE s.number OPERATOR(pg_catalog.=) ANY ($1)"
@@ -66,22 +66,23 @@ mark(const char *loop_name, const char *entity_id, TimestampTz due_at)
 	mark_insert(loop_name, entity_id, MARK_TRIGGER, due_at, true, NULL);
 }
 
-/* One that is not known, as after a crash, is taken to be asleep. */
-static bool
-is_awake(const char *sweep)
+/* When the sweep looks by itself; DT_NOEND: not at all, as far as is known, as after a crash. */
+static TimestampTz
+wake_at(const char *sweep)
 {
 	SqlScope	scope;
 	Datum		value = CStringGetTextDatum(sweep);
-	bool		awake;
+	TimestampTz at = DT_NOEND;
 
 	sql_begin(&scope);
-	awake = sql_run_latest(&plans[PLAN_AWAKE], &value, NULL) > 0;
+	if (sql_run_latest(&plans[PLAN_WAKE_AT], &value, NULL) > 0)
+		at = DatumGetTimestampTz(sql_value(0, 1, NULL));
 	sql_end(&scope);
-	return awake;
+	return at;
 }
 
 void
-sweep_mark(const char *sweep)
+sweep_mark(const char *sweep, TimestampTz due_at)
 {
 	LOCKTAG		tag;
 
@@ -89,14 +90,14 @@ sweep_mark(const char *sweep)
 		return;
 	lock_tag(&tag, LOCK_KIND_SWEEP, "", sweep);
 	(void) LockAcquire(&tag, ShareLock, false, false);
-	if (!is_awake(sweep))
+	if (due_at < wake_at(sweep))
 		mark(PLACEMENT_SWEEPS_LOOP, sweep, clock_now());
 }
 
 void
 sweep_mark_all(void)
 {
-	static const char *const sweeps[] = {SWEEP_PENDING, SWEEP_HOST_TARGETS, SWEEP_DEADLINES, SWEEP_OFFERS};
+	static const char *const sweeps[] = {SWEEP_PENDING, SWEEP_HOST_TARGETS, SWEEP_DEADLINES, SWEEP_OFFERS, SWEEP_OLD_OFFERS};
 
 	mark_insert_many(PLACEMENT_SWEEPS_LOOP, lengthof(sweeps), sweeps, MARK_TRIGGER, NULL);
 }
@@ -111,16 +112,11 @@ sweep_try_alone(const char *sweep)
 }
 
 void
-sweep_set_asleep(const char *sweep, bool asleep)
+sweep_set_wake(const char *sweep, TimestampTz at)
 {
-	SqlScope	scope;
-	Datum		values[2];
+	Datum		values[2] = {CStringGetTextDatum(sweep), TimestampTzGetDatum(at)};
 
-	values[0] = CStringGetTextDatum(sweep);
-	values[1] = BoolGetDatum(asleep);
-	sql_begin(&scope);
-	(void) sql_run_latest(&plans[PLAN_SET_ASLEEP], values, NULL);
-	sql_end(&scope);
+	(void) sql_do(&plans[PLAN_SET_WAKE], values, NULL);
 }
 
 void
@@ -128,8 +124,6 @@ session_mark(int64 number, TimestampTz due_at)
 {
 	if (has_loop(PLACEMENT_LOOP))
 		mark(PLACEMENT_LOOP, psprintf(INT64_FORMAT, number), due_at);
-	sweep_mark(SWEEP_PENDING);
-	sweep_mark(SWEEP_DEADLINES);
 }
 
 bool

@@ -12,21 +12,19 @@
 #define SWEEP_HOST_TARGETS	"host_targets"
 #define SWEEP_DEADLINES		"deadlines"
 #define SWEEP_OFFERS		"offers"
+#define SWEEP_OLD_OFFERS	"old_offers"
 
-/*
- * session_mark() is in session.h: it tells the sweeps of commands, too.  This is for a
- * sweep, which knows them: false, without effect, where there is no loop.
- */
+/* session_mark() is in session.h; this is of many.  False, without effect, where there is no loop. */
 extern bool session_mark_many(int n, const int64 *numbers);
 
 /* The same of those that have an open command; of the others nobody asks anything. */
 extern void session_mark_working(int n, const int64 *numbers);
 
 /*
- * There is a row for the sweep, by this transaction: it looks again from when this
- * commits, if it has ceased to.
+ * There is a row for the sweep, by this transaction, that is due then: the sweep looks
+ * when this commits, unless it does in time.
  */
-extern void sweep_mark(const char *sweep);
+extern void sweep_mark(const char *sweep, TimestampTz due_at);
 
 /* All of them look, when this commits. */
 extern void sweep_mark_all(void);
@@ -37,7 +35,7 @@ extern void sweep_mark_all(void);
  */
 extern bool sweep_try_alone(const char *sweep);
 
-/* The sweep ceases to look (it is alone then), or looks again by itself. */
-extern void sweep_set_asleep(const char *sweep, bool asleep);
+/* The sweep looks by itself then (it is alone, or that is soon); DT_NOEND: when somebody makes a row. */
+extern void sweep_set_wake(const char *sweep, TimestampTz at);
 
 #endif							/* RECONCILE_PLACEMENT_MARKS_H */

@@ -75,7 +75,7 @@ answer_asked(Placing *placing, const char *host_id, int64 host_generation)
 	placing->host_generation = host_generation;
 	placing->until = clock_add_ms(placing->look.now, placing->look.settings.offer_ttl_ms);
 	place_notify_host(host_id);
-	sweep_mark(SWEEP_OFFERS);
+	sweep_mark(SWEEP_OFFERS, placing->until);
 }
 
 static int

@@ -20,9 +20,8 @@
 #include "core/rows.h"
 #include "journal/digest.h"
 #include "journal/envelope.h"
+#include "placement/field.h"
 #include "placement/host.h"
-
-#define PAGE_MAX	1000
 
 #define LEFT	"t.capacity OPERATOR(pg_catalog.-) t.reserved"
 
@@ -138,11 +137,7 @@ reconcile_compatible_hosts(PG_FUNCTION_ARGS)
 	int			n;
 
 	target_key_args(fcinfo, 0, &key);
-	if (PG_ARGISNULL(3))
-		field_null("max_items");
-	max = PG_GETARG_INT32(3);
-	if (max < 1 || max > PAGE_MAX)
-		field_invalid("max_items", "is out of range", "It is 1 to 1,000.");
+	max = page_field(fcinfo, 3);
 	if (!PG_ARGISNULL(4) && !position_read(text_to_cstring(PG_GETARG_TEXT_PP(4)), &key, &after))
 		field_invalid("after", "is not a position in this target's ranking",
 					  "It is the position of a row of the last page.");

@@ -1,7 +1,7 @@
 /*
  * session_inbox.c
- *		Commands for sessions as they come in, and as they are read: by the host of a
- *		session in the order of their admission, by sweeps in that of their deadlines.
+ *		Commands for sessions as they come in, and as the host of a session reads them: in
+ *		the order of their admission.
  */
 #include "postgres.h"
 
@@ -23,20 +23,19 @@
 #include "journal/digest.h"
 #include "journal/envelope.h"
 #include "placement/field.h"
+#include "placement/marks.h"
 #include "placement/session_command.h"
 #include "placement/settings.h"
 
 #define REQUIRES_MAX		64
 #define REFERENCE_MAX		1024	/* bytes */
-#define PAGE_MAX			1000
 
 enum
 {
 	PLAN_FIND,
 	PLAN_ORDER,
 	PLAN_INSERT,
-	PLAN_LIST,
-	PLAN_DUE
+	PLAN_LIST
 };
 
 static SqlPlan plans[] = {
@@ -70,15 +69,6 @@ static SqlPlan plans[] = {
 		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.session_id OPERATOR(pg_catalog.=) $2"
 		" AND c.accepted_order OPERATOR(pg_catalog.>) $3 ORDER BY c.accepted_order LIMIT $4",
 		4, {TEXTOID, TEXTOID, INT8OID, INT4OID}
-	},
-	[PLAN_DUE] = {
-		"SELECT c.tenant_id, c.session_id, c.command_id, c.state, c.apply_deadline, c.revision, c.claim_epoch,"
-		" c.claim_expires_at, c.attempt_id FROM reconcile.session_command c"
-		" WHERE c.shard OPERATOR(pg_catalog.=) $1 AND c.state OPERATOR(pg_catalog.=) ANY ('{pending,claimed,applying}')"
-		" AND c.apply_deadline OPERATOR(pg_catalog.<=) $2"
-		" AND ROW(c.apply_deadline, c.tenant_id, c.session_id, c.command_id) OPERATOR(pg_catalog.>) ROW($3, $4, $5, $6)"
-		" ORDER BY c.apply_deadline, c.tenant_id, c.session_id, c.command_id LIMIT $7",
-		7, {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, INT4OID}
 	}
 };
 
@@ -183,6 +173,15 @@ payload_args(FunctionCallInfo fcinfo, Admission *admission)
 	admission->payload_size = number_field(fcinfo, 9, "payload_size", 0, PG_INT64_MAX, "It is the bytes of the payload.");
 }
 
+static int64
+default_apply_in_ms(void)
+{
+	PlacementSettings settings;
+
+	placement_settings(&settings);
+	return settings.horizon_ms;
+}
+
 static void
 admission_args(FunctionCallInfo fcinfo, Admission *admission)
 {
@@ -190,8 +189,11 @@ admission_args(FunctionCallInfo fcinfo, Admission *admission)
 	admission->command_id = identity_field(fcinfo, 2, "command_id");
 	admission->kind = identity_field(fcinfo, 3, "kind");
 	payload_args(fcinfo, admission);
-	admission->apply_in_ms = interval_field(fcinfo, 6, "apply_deadline_in", false, DURATION_MAX_MS,
-											"It is more than 0 and at most 366 days.");
+	if (PG_ARGISNULL(6))
+		admission->apply_in_ms = default_apply_in_ms();
+	else
+		admission->apply_in_ms = interval_field(fcinfo, 6, "apply_deadline_in", false, DURATION_MAX_MS,
+												"It is more than 0 and at most 366 days, or NULL for the horizon of set_placement.");
 	admission->requires = requires_field(fcinfo, 7);
 	admission->runtime_command_id = optional_field(fcinfo, 10, "runtime_command_id");
 }
@@ -282,6 +284,9 @@ admit(Admission *admission, const char **differs)
 		admission->runtime_command_id = command_mint_id(now);
 	insert_command(admission, now);
 	session_mark(session.number, now);
+	/* it is for the pending sweep as long as it is open: one that looks at all will see it */
+	sweep_mark(SWEEP_PENDING, admission->apply_deadline);
+	sweep_mark(SWEEP_DEADLINES, admission->apply_deadline);
 	return "admitted";
 }
 
@@ -320,16 +325,6 @@ reconcile_admit_session_command(PG_FUNCTION_ARGS)
  * ----------------------------------------------------------------
  */
 
-static int
-page_field(FunctionCallInfo fcinfo, int n)
-{
-	if (PG_ARGISNULL(n))
-		field_null("max_items");
-	if (PG_GETARG_INT32(n) < 1 || PG_GETARG_INT32(n) > PAGE_MAX)
-		field_invalid("max_items", "is out of range", "It is 1 to 1,000.");
-	return PG_GETARG_INT32(n);
-}
-
 PG_FUNCTION_INFO_V1(reconcile_session_commands);
 Datum
 reconcile_session_commands(PG_FUNCTION_ARGS)
@@ -357,145 +352,6 @@ reconcile_session_commands(PG_FUNCTION_ARGS)
 	n = sql_run(&plans[PLAN_LIST], values, NULL);
 	for (uint64 i = 0; i < n; i++)
 		tuplestore_puttuple(result->setResult, SPI_tuptable->vals[i]);
-	sql_end(&scope);
-	return (Datum) 0;
-}
-
-/* ----------------------------------------------------------------
- * due_session_commands()
- * ----------------------------------------------------------------
- */
-
-/* Where a list of what is due in a shard has come to; the bound is that of its beginning. */
-typedef struct DuePosition
-{
-	int			shard;
-	TimestampTz bound;
-	TimestampTz deadline;
-	char	   *tenant_id;
-	char	   *session_id;
-	char	   *command_id;
-} DuePosition;
-
-static char *
-hex_text(const char *text)
-{
-	char	   *digits = palloc(2 * strlen(text) + 1);
-
-	digits[hex_encode(text, strlen(text), digits)] = '\0';
-	return digits;
-}
-
-static char *
-position_text(const DuePosition *position)
-{
-	return psprintf("%d." INT64_FORMAT "." INT64_FORMAT ".%s.%s.%s", position->shard, position->bound,
-					position->deadline, hex_text(position->tenant_id), hex_text(position->session_id),
-					hex_text(position->command_id));
-}
-
-/* NULL: those are not digits in pairs. */
-static char *
-unhex_text(const char *digits)
-{
-	size_t		length = strlen(digits);
-	char	   *text;
-
-	if (length == 0 || length % 2 != 0 || strspn(digits, "0123456789abcdef") != length)
-		return NULL;
-	text = palloc(length / 2 + 1);
-	text[hex_decode(digits, length, text)] = '\0';
-	return text;
-}
-
-static bool
-parse_position(char *value, DuePosition *position)
-{
-	char	   *parts[6];
-	char	   *rest = value;
-	char	   *part;
-	int			n = 0;
-
-	while ((part = strsep(&rest, ".")) != NULL)
-	{
-		if (n == lengthof(parts))
-			return false;
-		parts[n++] = part;
-	}
-	if (n != lengthof(parts))
-		return false;
-	position->shard = (int) strtoi64(parts[0], NULL, 10);
-	position->bound = strtoi64(parts[1], NULL, 10);
-	position->deadline = strtoi64(parts[2], NULL, 10);
-	position->tenant_id = unhex_text(parts[3]);
-	position->session_id = unhex_text(parts[4]);
-	position->command_id = unhex_text(parts[5]);
-	return position->tenant_id != NULL && position->session_id != NULL && position->command_id != NULL;
-}
-
-static void
-position_field(FunctionCallInfo fcinfo, int n, int shard, DuePosition *position)
-{
-	static const char *const hint = "It is the position of a row of the same shard that was returned before.";
-	char	   *value = text_to_cstring(PG_GETARG_TEXT_PP(n));
-
-	/* whatever is read another way than it was written was never given out */
-	if (!parse_position(pstrdup(value), position) || strcmp(value, position_text(position)) != 0)
-		field_invalid("after", "is not a position", hint);
-	if (position->shard != shard)
-		field_invalid("after", "is of another shard", hint);
-}
-
-PG_FUNCTION_INFO_V1(reconcile_due_session_commands);
-Datum
-reconcile_due_session_commands(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
-	DuePosition position = {0, 0, DT_NOBEGIN, "", "", ""};
-	int			max;
-	SqlScope	scope;
-	Datum		values[10];
-	bool		nulls[10];
-	uint64		n;
-
-	if (PG_ARGISNULL(0))
-		field_null("shard");
-	position.shard = PG_GETARG_INT32(0);
-	if (PG_ARGISNULL(1) == PG_ARGISNULL(2))
-		field_invalid("within", PG_ARGISNULL(1) ? "must be given" : "must not be given",
-					  "A list begins with an interval from now, and goes on after a position: one of them.");
-	max = page_field(fcinfo, 3);
-	access_require_all(CAP_PLACE);
-	if (position.shard < 0 || position.shard >= placement_shards())
-		field_invalid("shard", "is out of range", "It is from 0 on, below reconcile.control_shards().");
-	if (PG_ARGISNULL(1))
-		position_field(fcinfo, 2, position.shard, &position);
-	else
-		position.bound = clock_add_ms(clock_now(), interval_field(fcinfo, 1, "within", true, DURATION_MAX_MS,
-																  "It is 0 to 366 days."));
-
-	InitMaterializedSRF(fcinfo, 0);
-	values[0] = Int32GetDatum(position.shard);
-	values[1] = TimestampTzGetDatum(position.bound);
-	values[2] = TimestampTzGetDatum(position.deadline);
-	values[3] = CStringGetTextDatum(position.tenant_id);
-	values[4] = CStringGetTextDatum(position.session_id);
-	values[5] = CStringGetTextDatum(position.command_id);
-	values[6] = Int32GetDatum(max);
-	sql_begin(&scope);
-	n = sql_run(&plans[PLAN_DUE], values, NULL);
-	for (uint64 i = 0; i < n; i++)
-	{
-		for (int column = 1; column <= 9; column++)
-			values[column] = sql_value(i, column, &nulls[column]);
-		position.tenant_id = TextDatumGetCString(values[1]);
-		position.session_id = TextDatumGetCString(values[2]);
-		position.command_id = TextDatumGetCString(values[3]);
-		position.deadline = DatumGetTimestampTz(values[5]);
-		nulls[0] = false;
-		values[0] = CStringGetTextDatum(position_text(&position));
-		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
-	}
 	sql_end(&scope);
 	return (Datum) 0;
 }

@@ -87,8 +87,8 @@ static const PlacementSettings defaults = {
 	.session_ttl_ms = 60 * 1000,
 	.horizon_ms = 5 * 60 * 1000,
 	.interval_ms = 5 * 1000,
-	.page_limit = 256,
-	.max_pages = 8
+	.page_limit = 64,
+	.max_pages = 32
 };
 
 /* In the order of the columns. */

@@ -17,10 +17,10 @@ typedef struct PlacementSettings
 	int64		replace_backoff_ms; /* before the second; doubled for each, at most 5 s */
 	int64		offer_ttl_ms;
 	int64		session_ttl_ms; /* of a session's lease, from its acceptance or heartbeat */
-	int64		horizon_ms;		/* how far ahead the pending sweep looks */
-	int64		interval_ms;	/* between two sweeps */
+	int64		horizon_ms;		/* to the deadline of a command that is given none */
+	int64		interval_ms;	/* from the end of a round of a sweep to the next, at the least */
 	int			page_limit;		/* rows in a page of a sweep */
-	int			max_pages;		/* pages of a sweep's pass */
+	int			max_pages;		/* pages in a call of a sweep's function */
 } PlacementSettings;
 
 /* With the newest snapshot. */

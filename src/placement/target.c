@@ -236,7 +236,7 @@ target_publish(const char *host_id, const Advertisement *advertisement, const Se
 	new_room = is_new_room(&before, advertisement, reserved, now);
 	sql_end(&scope);
 
-	sweep_mark(SWEEP_HOST_TARGETS);
+	sweep_mark(SWEEP_HOST_TARGETS, *expires_at);
 	if (new_room)
 		host_room(&advertisement->key, host_id, advertisement->capacity - reserved);
 	return true;

@@ -1,6 +1,6 @@
 /*
  * sweep.c
- *		Turns, places and passes of the sweeps.
+ *		Pages and passes of the sweeps, and the places where they go on.
  *
  * The rows of placement_cursor are written by the transaction of the sweep: one that is
  * rolled back has done nothing.  They are advice: who finds none begins at the head.
@@ -8,50 +8,33 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "storage/lock.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "core/access.h"
+#include "core/duration.h"
 #include "core/errors.h"
-#include "core/install.h"
 #include "core/plan.h"
 #include "core/subxact.h"
-#include "placement/settings.h"
+#include "core/testpoint.h"
 #include "sweep/sweep.h"
 
 enum
 {
-	PLAN_TURN,
-	PLAN_NEXT,
-	PLAN_DROP_VANISHED,
 	PLAN_LOAD,
 	PLAN_SAVE,
 	PLAN_DROP
 };
 
-#define OF_SWEEP	" WHERE c.sweep OPERATOR(pg_catalog.=) $1"
-#define OF_SHARD	OF_SWEEP " AND c.shard OPERATOR(pg_catalog.=) $2"
+#define OF_SHARD \
+	" WHERE c.sweep OPERATOR(pg_catalog.=) $1 AND c.shard OPERATOR(pg_catalog.=) $2"
 
 static SqlPlan plans[] = {
-	[PLAN_TURN] = {
-		"SELECT c.next FROM reconcile.placement_cursor c" OF_SWEEP " AND c.shard OPERATOR(pg_catalog.=) -1",
-		1, {TEXTOID}
-	},
-	[PLAN_NEXT] = {
-		"INSERT INTO reconcile.placement_cursor (sweep, shard, next) VALUES ($1, -1, $2)"
-		" ON CONFLICT (sweep, shard) DO UPDATE SET next = EXCLUDED.next",
-		2, {TEXTOID, INT4OID}
-	},
-	[PLAN_DROP_VANISHED] = {
-		"DELETE FROM reconcile.placement_cursor c" OF_SWEEP " AND c.shard OPERATOR(pg_catalog.>=) $2",
-		2, {TEXTOID, INT4OID}
-	},
 	[PLAN_LOAD] = {
-		"SELECT c.bound, c.at, c.position FROM reconcile.placement_cursor c" OF_SHARD " AND c.bound IS NOT NULL",
-		2, {TEXTOID, INT4OID}
+		"SELECT c.bound, c.at, c.position FROM reconcile.placement_cursor c" OF_SHARD, 2, {TEXTOID, INT4OID}
 	},
 	[PLAN_SAVE] = {
 		"INSERT INTO reconcile.placement_cursor (sweep, shard, bound, at, position) VALUES ($1, $2, $3, $4, $5)"
@@ -64,74 +47,27 @@ static SqlPlan plans[] = {
 };
 
 /* ----------------------------------------------------------------
- * Turns
- * ----------------------------------------------------------------
- */
-
-/* A lock of its own, as the row may not be there yet. */
-static bool
-try_lock_turn(const char *sweep)
-{
-	LOCKTAG		tag;
-
-	lock_tag(&tag, LOCK_KIND_SWEEP, "turn", sweep);
-	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
-}
-
-bool
-sweep_turn(const char *sweep, int shards, int *shard)
-{
-	SqlScope	scope;
-	Datum		values[2];
-
-	if (!try_lock_turn(sweep))
-		return false;
-	*shard = 0;
-	values[0] = CStringGetTextDatum(sweep);
-	sql_begin(&scope);
-	if (sql_run_latest(&plans[PLAN_TURN], values, NULL) > 0)
-		*shard = DatumGetInt32(sql_value(0, 1, NULL));
-	if (*shard >= shards)
-		*shard = 0;
-	values[1] = Int32GetDatum((*shard + 1) % shards);
-	(void) sql_run_latest(&plans[PLAN_NEXT], values, NULL);
-	/* a shard that comes back begins at its head */
-	values[1] = Int32GetDatum(shards);
-	(void) sql_run_latest(&plans[PLAN_DROP_VANISHED], values, NULL);
-	sql_end(&scope);
-	return true;
-}
-
-/* ----------------------------------------------------------------
  * Places
  * ----------------------------------------------------------------
  */
 
 void
-sweep_move(SweepPass *pass, TimestampTz at, const char *const *position)
+sweep_move(const Sweep *sweep, SweepPass *pass, TimestampTz at, const char *const *position)
 {
 	pass->at = at;
-	for (int i = 0; i < pass->npositions; i++)
+	for (int i = 0; i < sweep->npositions; i++)
 		pass->position[i] = MemoryContextStrdup(pass->context, position[i]);
-}
-
-void
-sweep_place_values(const SweepPass *pass, Datum *values)
-{
-	values[0] = TimestampTzGetDatum(pass->at);
-	for (int i = 0; i < pass->npositions; i++)
-		values[i + 1] = CStringGetTextDatum(pass->position[i]);
 }
 
 /* False: there is none, or one of another shape, which nobody can go on from. */
 static bool
-load_place(SweepPass *pass)
+load_place(const Sweep *sweep, SweepPass *pass)
 {
 	SqlScope	scope;
 	Datum		values[2];
 	bool		found;
 
-	values[0] = CStringGetTextDatum(pass->sweep);
+	values[0] = CStringGetTextDatum(sweep->name);
 	values[1] = Int32GetDatum(pass->shard);
 	sql_begin(&scope);
 	found = sql_run_latest(&plans[PLAN_LOAD], values, NULL) > 0;
@@ -144,7 +80,7 @@ load_place(SweepPass *pass)
 
 		deconstruct_array(DatumGetArrayTypeP(sql_value(0, 3, NULL)), TEXTOID, -1, false, TYPALIGN_INT,
 						  &elements, &nulls, &n);
-		found = n == pass->npositions;
+		found = n == sweep->npositions;
 		for (int i = 0; i < n && found; i++)
 		{
 			found = !nulls[i];
@@ -153,7 +89,7 @@ load_place(SweepPass *pass)
 		if (found)
 		{
 			pass->bound = DatumGetTimestampTz(sql_value(0, 1, NULL));
-			sweep_move(pass, DatumGetTimestampTz(sql_value(0, 2, NULL)), position);
+			sweep_move(sweep, pass, DatumGetTimestampTz(sql_value(0, 2, NULL)), position);
 		}
 	}
 	sql_end(&scope);
@@ -161,56 +97,69 @@ load_place(SweepPass *pass)
 }
 
 static void
-save_place(const SweepPass *pass)
+save_place(const Sweep *sweep, const SweepPass *pass)
 {
-	SqlScope	scope;
 	Datum		values[5];
 	Datum		position[SWEEP_POSITION_MAX];
 
-	values[0] = CStringGetTextDatum(pass->sweep);
+	values[0] = CStringGetTextDatum(sweep->name);
 	values[1] = Int32GetDatum(pass->shard);
 	values[2] = TimestampTzGetDatum(pass->bound);
 	values[3] = TimestampTzGetDatum(pass->at);
-	for (int i = 0; i < pass->npositions; i++)
+	for (int i = 0; i < sweep->npositions; i++)
 		position[i] = CStringGetTextDatum(pass->position[i]);
-	values[4] = PointerGetDatum(construct_array(position, pass->npositions, TEXTOID, -1, false, TYPALIGN_INT));
-	sql_begin(&scope);
-	(void) sql_run_latest(&plans[PLAN_SAVE], values, NULL);
-	sql_end(&scope);
+	values[4] = PointerGetDatum(construct_array(position, sweep->npositions, TEXTOID, -1, false, TYPALIGN_INT));
+	(void) sql_do(&plans[PLAN_SAVE], values, NULL);
 }
 
 static void
-drop_place(const SweepPass *pass)
+drop_place(const Sweep *sweep, const SweepPass *pass)
 {
-	SqlScope	scope;
-	Datum		values[2];
+	Datum		values[2] = {CStringGetTextDatum(sweep->name), Int32GetDatum(pass->shard)};
 
-	values[0] = CStringGetTextDatum(pass->sweep);
-	values[1] = Int32GetDatum(pass->shard);
-	sql_begin(&scope);
-	(void) sql_run_latest(&plans[PLAN_DROP], values, NULL);
-	sql_end(&scope);
+	(void) sql_do(&plans[PLAN_DROP], values, NULL);
+}
+
+void
+sweep_again(SweepPass *pass, TimestampTz at)
+{
+	pass->again_at = Min(pass->again_at, at);
+}
+
+void
+sweep_again_soon(SweepPass *pass)
+{
+	sweep_again(pass, clock_add_ms(clock_now(), pass->settings->interval_ms));
 }
 
 /* ----------------------------------------------------------------
- * Passes
+ * Pages
  * ----------------------------------------------------------------
  */
 
 typedef struct PageRun
 {
+	const Sweep *sweep;
 	SweepPass  *pass;
-	SweepPage	page;
-	void	   *arg;
+	void	   *page;
 	int			rows;
+	int			row;			/* that is being settled */
 } PageRun;
 
 static void
-run_page(void *arg)
+read_page(void *arg)
 {
 	PageRun    *run = arg;
 
-	run->rows = run->page(run->pass, run->arg);
+	run->rows = run->sweep->read_page(run->pass, &run->page);
+}
+
+static void
+settle_row(void *arg)
+{
+	PageRun    *run = arg;
+
+	run->sweep->settle(run->pass, run->page, run->row);
 }
 
 static void
@@ -220,78 +169,118 @@ reraise_interrupt(ErrorData *error)
 		ReThrowError(error);
 }
 
-void
-sweep_row_failed(const char *what, ErrorData *error)
-{
-	reraise_interrupt(error);
-	ereport(LOG,
-			(errcode(error->sqlerrcode),
-			 errmsg("%s could not be settled: SQLSTATE %s", what, unpack_sql_state(error->sqlerrcode)),
-			 errhidestmt(true), errhidecontext(true)));
-}
-
-/* True: it is done, or failed, and no page follows. */
+/* A page that cannot be read is told, and the next pass begins with it. */
 static bool
-is_last_page(SweepPass *pass, PageRun *run, void *counts, void *counts_before, Size counts_size)
+try_read(PageRun *run)
 {
+	SweepPass  *pass = run->pass;
 	SweepPass	before = *pass;
-	ErrorData  *error;
+	ErrorData  *error = subxact_run(read_page, run);
 
-	memcpy(counts_before, counts, counts_size);
-	error = subxact_run(run_page, run);
 	if (error == NULL)
-	{
-		pass->pages++;
-		pass->rows += run->rows;
-		return run->rows < pass->page_limit;
-	}
+		return true;
 	reraise_interrupt(error);
 	*pass = before;
-	memcpy(counts, counts_before, counts_size);
-	pass->truncated = true;
 	strlcpy(pass->failure, unpack_sql_state(error->sqlerrcode), sizeof(pass->failure));
+	sweep_again_soon(pass);
 	ereport(LOG,
 			(errcode(error->sqlerrcode),
-			 errmsg("a page of the sweep \"%s\" of shard %d failed: SQLSTATE %s", pass->sweep, pass->shard, pass->failure),
+			 errmsg("a page of the sweep \"%s\" of shard %d failed: SQLSTATE %s", run->sweep->name, pass->shard, pass->failure),
 			 errhidestmt(true), errhidecontext(true)));
-	return true;
+	return false;
 }
 
-void
-sweep_run(SweepPass *pass, SweepPage page, void *arg, void *counts, Size counts_size)
+/* What cannot be settled is told, and left. */
+static void
+try_settle(PageRun *run, void *counts_before)
 {
-	static const char *const head[SWEEP_POSITION_MAX] = {"", "", "", ""};
-	PageRun		run = {pass, page, arg};
-	void	   *counts_before = palloc(counts_size);
-	MemoryContext outer;
-	MemoryContext context;
-	bool		last = false;
+	SweepPass  *pass = run->pass;
+	TimestampTz again_at = pass->again_at;
+	ErrorData  *error;
 
-	pass->context = CurrentMemoryContext;
-	pass->pages = 0;
-	pass->rows = 0;
-	pass->truncated = false;
-	pass->failure[0] = '\0';
-	pass->resumed = load_place(pass);
-	if (!pass->resumed)
-		sweep_move(pass, DT_NOBEGIN, head);
+	memcpy(counts_before, pass->counts, run->sweep->counts_size);
+	error = subxact_run(settle_row, run);
+	if (error == NULL)
+		return;
+	reraise_interrupt(error);
+	memcpy(pass->counts, counts_before, run->sweep->counts_size);
+	pass->again_at = again_at;
+	pass->failed++;
+	sweep_again_soon(pass);
+	ereport(LOG,
+			(errcode(error->sqlerrcode),
+			 errmsg("%s could not be settled: SQLSTATE %s", run->sweep->row, unpack_sql_state(error->sqlerrcode)),
+			 errhidestmt(true), errhidecontext(true)));
+}
 
-	context = AllocSetContextCreate(CurrentMemoryContext, "reconcile sweep", ALLOCSET_DEFAULT_SIZES);
-	outer = MemoryContextSwitchTo(context);
-	while (!last && pass->pages < pass->max_pages)
+/*
+ * A subtransaction for each row, none around them: with that of a page the default
+ * page would be one more than a snapshot knows without looking it up.  False: no page
+ * follows, as this was the last, or it failed.
+ */
+static bool
+sweep_page(const Sweep *sweep, SweepPass *pass)
+{
+	PageRun		run = {sweep, pass};
+	void	   *counts_before = palloc0(sweep->counts_size);
+
+	if (!try_read(&run))
+		return false;
+	TEST_POINT("sweep-page-read");
+	for (run.row = 0; run.row < run.rows; run.row++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		last = is_last_page(pass, &run, counts, counts_before, counts_size);
+		try_settle(&run, counts_before);
+	}
+	if (sweep->end_page != NULL)
+		sweep->end_page(pass, run.page);
+	pass->pages++;
+	pass->rows += run.rows;
+	return run.rows == pass->settings->page_limit;
+}
+
+/* ----------------------------------------------------------------
+ * Passes
+ * ----------------------------------------------------------------
+ */
+
+int
+sweep_pass(const Sweep *sweep, int shard, const PlacementSettings *settings, int max_pages, SweepPass *pass)
+{
+	static const char *const head[SWEEP_POSITION_MAX] = {"", "", "", ""};
+	MemoryContext outer = CurrentMemoryContext;
+	MemoryContext context = AllocSetContextCreate(outer, "reconcile sweep", ALLOCSET_DEFAULT_SIZES);
+	bool		more = true;
+
+	memset(pass, 0, sizeof(*pass));
+	pass->context = outer;
+	pass->shard = shard;
+	pass->settings = settings;
+	pass->again_at = DT_NOEND;
+	pass->counts = palloc0(sweep->counts_size);
+	pass->resumed = load_place(sweep, pass);
+	if (!pass->resumed)
+	{
+		sweep_move(sweep, pass, DT_NOBEGIN, head);
+		pass->bound = sweep->bound(pass);
+	}
+
+	MemoryContextSwitchTo(context);
+	while (more && pass->pages < max_pages)
+	{
+		more = sweep_page(sweep, pass);
 		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(outer);
 	MemoryContextDelete(context);
 
-	pass->truncated |= !last;
+	pass->truncated = more || pass->failure[0] != '\0';
 	if (pass->truncated)
-		save_place(pass);
+		save_place(sweep, pass);
 	else if (pass->resumed)
-		drop_place(pass);
+		drop_place(sweep, pass);
+	/* to find that there is nothing costs nothing */
+	return pass->rows > 0 || pass->truncated ? Max(pass->pages, 1) : 0;
 }
 
 /* ----------------------------------------------------------------

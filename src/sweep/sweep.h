@@ -2,11 +2,15 @@
  * sweep.h
  *		Sweeps: a page of rows at a time, and the next one goes on behind it.
  *
- * Each pass is of one shard.  Whose turn it is has moved on before the work begins, so
- * that a shard that cannot be swept holds up no other.  A pass begins at the head of
- * its view with a bound; where its budget of pages is spent, the place that it came to
- * and that bound are kept for the next pass of the shard, and rows that cannot be
- * settled hold up none that come after.
+ * A pass is of one shard.  It begins at the head of its view with a bound; where its
+ * pages are spent, the place that it came to and that bound are kept for the next pass
+ * of the shard, so that rows that cannot be settled hold up none that come after.  Whose
+ * turn it is comes from a sequence, which no rollback sets back: a shard that cannot be
+ * swept holds up no other.
+ *
+ * A call of an SQL function goes round the shards until its pages are spent.  A run of
+ * the loop reads one page, so that it holds few rows and for a short time, and the next
+ * one follows at once until the round is over.
  */
 #ifndef RECONCILE_SWEEP_H
 #define RECONCILE_SWEEP_H
@@ -14,21 +18,20 @@
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 
+#include "placement/settings.h"
+
 #define SWEEP_POSITION_MAX	4
 #define SWEEP_FAILURE_LENGTH	6
 
 typedef struct SweepPass
 {
-	const char *sweep;
 	int			shard;
-	int			page_limit;
-	int			max_pages;
+	const PlacementSettings *settings;
 
 	/* where the next page begins: behind the row with this instant and these texts */
 	TimestampTz bound;			/* of the pass, from its beginning */
 	TimestampTz at;
 	char	   *position[SWEEP_POSITION_MAX];
-	int			npositions;
 
 	/* what became of it */
 	int			pages;
@@ -36,89 +39,87 @@ typedef struct SweepPass
 	bool		resumed;		/* it went on where an earlier one had stopped */
 	bool		truncated;		/* the next one goes on where it stopped */
 	char		failure[SWEEP_FAILURE_LENGTH];	/* SQLSTATE with which a page failed; '' = none */
+	int64		failed;			/* rows */
+	TimestampTz again_at;		/* when a row that it met is worth another look; DT_NOEND = none is */
+	void	   *counts;			/* of the sweep's own */
+	void	   *seen;			/* likewise: what it remembers of its rows */
 	MemoryContext context;		/* lives as long as the pass */
 } SweepPass;
 
-/*
- * The shard whose turn it is, of so many; its turn is over with this.  False: another
- * sweep of this name is at it.  Until this transaction is over none is.
- */
-extern bool sweep_turn(const char *sweep, int shards, int *shard);
+typedef struct Sweep
+{
+	const char *name;
+	bool		sharded;		/* of each shard, by turns of the sequence sweep_turn_NAME; else as a whole */
+	int			npositions;		/* texts of a place */
+	Size		counts_size;
+	const char *row;			/* what a row is, in the log */
 
-/* A page: moves the place behind the last row of it, and returns how many it had. */
-typedef int (*SweepPage) (SweepPass *pass, void *arg);
-
-/*
- * Reads pages to the end of the view or of the budget.  The fields above "pages" are
- * set, "bound" and "npositions" for a pass that begins anew.  Each page is a
- * subtransaction: of one that fails the work is undone, and its "counts" are as before
- * it; the next pass begins with it.
- */
-extern void sweep_run(SweepPass *pass, SweepPage page, void *arg, void *counts, Size counts_size);
+	/* Of a pass that begins. */
+	TimestampTz (*bound) (const SweepPass *pass);
+	/* The page behind the pass' place, which it moves behind the last row; how many. */
+	int			(*read_page) (SweepPass *pass, void **page);
+	/* What is done with a row of it; its error undoes it, and what it counted, alone. */
+	void		(*settle) (SweepPass *pass, void *page, int i);
+	/* What is done when all are; NULL: nothing. */
+	void		(*end_page) (SweepPass *pass, void *page);
+	/* The instant of the first row of the view that is later than "after", whatever its shard; DT_NOEND: there is none. */
+	TimestampTz (*first_due) (TimestampTz after);
+} Sweep;
 
 /* The place behind a row, in the pass' own memory. */
-extern void sweep_move(SweepPass *pass, TimestampTz at, const char *const *position);
+extern void sweep_move(const Sweep *sweep, SweepPass *pass, TimestampTz at, const char *const *position);
 
-/* The place as the arguments of a plan: the instant, and the texts. */
-extern void sweep_place_values(const SweepPass *pass, Datum *values);
+/* A row of the pass is worth another look then. */
+extern void sweep_again(SweepPass *pass, TimestampTz at);
 
-/* Beginning and end of each sweep as an SQL function: 25006, 0A000, 42501. */
-extern void sweep_require(const char *function);
+/* The same, after the interval: it could not be settled now. */
+extern void sweep_again_soon(SweepPass *pass);
 
-/* A failure as a column. */
-extern Datum sweep_failure(const SweepPass *pass, bool *isnull);
+/* A pass of a shard, into *pass; how many of the pages it has used up: to find that there is nothing costs none. */
+extern int	sweep_pass(const Sweep *sweep, int shard, const PlacementSettings *settings, int max_pages, SweepPass *pass);
 
-/*
- * Of a row that could not be settled, each is in a subtransaction of its own, the
- * SQLSTATE is logged and the pass goes on; an interrupt is raised again.
- */
-extern void sweep_row_failed(const char *what, ErrorData *error);
+/* What a pass has to tell, as a row of an SQL function. */
+typedef void (*SweepReport) (const SweepPass *pass, void *arg);
+
+/* As an SQL function does it; false: another sweep of this name is at it, until its transaction is over. */
+extern bool sweep_call(const Sweep *sweep, SweepReport report, void *arg);
+
+/* As a run of the loop does it: a page, of whichever shard has one. */
+typedef enum SweepRun
+{
+	SWEEP_BUSY,					/* another one is at it */
+	SWEEP_MORE,					/* the round is not over */
+	SWEEP_ENDED
+} SweepRun;
+
+typedef struct SweepRound
+{
+	TimestampTz began_at;
+	TimestampTz bound;			/* the earliest of its passes */
+	TimestampTz again_at;		/* likewise */
+} SweepRound;
+
+extern SweepRun sweep_run(const Sweep *sweep, SweepRound *round);
 
 /* ----------------------------------------------------------------
- * The sweeps, as the loop runs them
+ * The sweeps
  * ----------------------------------------------------------------
  */
 
-typedef struct PendingSwept
-{
-	int64		sessions;		/* that need a host */
-	int64		owned;			/* of those: they are where they may stay */
-	int64		marked;			/* of those: to be placed by the loop */
-	int64		failed;			/* of those: nobody can tell */
-} PendingSwept;
+extern const Sweep pending_sweep;
+extern const Sweep deadlines_sweep;
+extern const Sweep host_targets_sweep;
+extern const Sweep offers_sweep;
+extern const Sweep old_offers_sweep;
 
-typedef struct DeadlinesSwept
-{
-	int64		due;			/* past their deadlines, and nobody's */
-	int64		rejected;		/* of those */
-	int64		deferred;		/* of those: somebody works on their session */
-	int64		contended;		/* of those: locked, or settled meanwhile */
-	int64		failed;			/* of those */
-	int64		unexpired;
-	int64		applying;		/* never ended by time */
-	int64		claim_live;		/* their host's, whatever the deadline */
-} DeadlinesSwept;
+/* A page of open commands, for the two sweeps of those. */
+struct DueCommand;
+extern int	sweep_due_page(const Sweep *sweep, SweepPass *pass, struct DueCommand **commands);
 
-typedef struct TargetsSwept
-{
-	int64		withdrawn;
-	int64		still_live;
-	int64		contended;		/* changed, or being changed */
-	int64		failed;
-} TargetsSwept;
+/* The beginning of each as an SQL function: 25006, 0A000, 42501. */
+extern void sweep_require(const char *function);
 
-typedef struct OffersSwept
-{
-	int64		expired;
-	int64		contended;
-	int64		failed;
-	int64		deleted;		/* decided long ago */
-} OffersSwept;
-
-/* False: another one is at it.  Each fills pass and counts. */
-extern bool sweep_pending(SweepPass *pass, PendingSwept *swept);
-extern bool sweep_deadlines(SweepPass *pass, DeadlinesSwept *swept);
-extern bool sweep_host_targets(SweepPass *pass, TargetsSwept *swept);
-extern bool sweep_offers(SweepPass *pass, OffersSwept *swept);
+/* The failure of a pass as a column. */
+extern Datum sweep_failure(const SweepPass *pass, bool *isnull);
 
 #endif							/* RECONCILE_SWEEP_H */

@@ -4,52 +4,43 @@
  *
  * What was taken is its host's while his claim is live, and an attempt is never ended
  * by time: only who holds the session, or held it after, can say what became of it.  A
- * session that somebody works on, or has locked, is left to the next pass.
+ * session that somebody works on, or has locked, is left to a later pass, and so is a
+ * command that has another revision than the page.
  *
  * Locks: the session, without waiting, then the command.
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "core/duration.h"
 #include "core/plan.h"
 #include "core/rows.h"
-#include "core/subxact.h"
 #include "placement/claim.h"
 #include "placement/marks.h"
 #include "placement/session.h"
-#include "placement/settings.h"
+#include "placement/session_due.h"
 #include "sweep/sweep.h"
 
 enum
 {
-	PLAN_PAGE,
 	PLAN_LOCK,
 	PLAN_REJECT
 };
 
-#define DEADLINE_COLUMNS	"c.apply_deadline, c.state, c.attempt_id IS NOT NULL, c.claim_expires_at"
 #define OF_COMMAND \
 	" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.session_id OPERATOR(pg_catalog.=) $2" \
 	" AND c.command_id OPERATOR(pg_catalog.=) $3"
 
 static SqlPlan plans[] = {
-	[PLAN_PAGE] = {
-		"SELECT " DEADLINE_COLUMNS ", c.tenant_id, c.session_id, c.command_id FROM reconcile.session_command c"
-		" WHERE c.shard OPERATOR(pg_catalog.=) $1 AND c.state OPERATOR(pg_catalog.=) ANY ('{pending,claimed,applying}')"
-		" AND c.apply_deadline OPERATOR(pg_catalog.<=) $2"
-		" AND ROW(c.apply_deadline, c.tenant_id, c.session_id, c.command_id) OPERATOR(pg_catalog.>) ROW($3, $4, $5, $6)"
-		" ORDER BY c.apply_deadline, c.tenant_id, c.session_id, c.command_id LIMIT $7",
-		7, {INT4OID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, INT4OID}
-	},
 	[PLAN_LOCK] = {
-		"SELECT " DEADLINE_COLUMNS " FROM reconcile.session_command c" OF_COMMAND " FOR NO KEY UPDATE SKIP LOCKED",
-		3, {TEXTOID, TEXTOID, TEXTOID}
+		"SELECT 1 FROM reconcile.session_command c" OF_COMMAND " AND c.revision OPERATOR(pg_catalog.=) $4"
+		" FOR NO KEY UPDATE SKIP LOCKED",
+		4, {TEXTOID, TEXTOID, TEXTOID, INT8OID}
 	},
 	/* what it was claimed by stays beside it */
 	[PLAN_REJECT] = {
@@ -59,18 +50,21 @@ static SqlPlan plans[] = {
 	}
 };
 
+typedef struct DeadlinesSwept
+{
+	int64		due;			/* past their deadlines, and nobody's */
+	int64		rejected;		/* of those */
+	int64		deferred;		/* of those: somebody works on their session */
+	int64		contended;		/* of those: locked, or not as they were any more */
+	int64		unexpired;
+	int64		applying;		/* never ended by time */
+	int64		claim_live;		/* their host's, whatever the deadline */
+} DeadlinesSwept;
+
 /* ----------------------------------------------------------------
  * The decision: a table of rules, first match wins
  * ----------------------------------------------------------------
  */
-
-typedef struct Deadline
-{
-	TimestampTz apply_deadline;
-	char	   *state;
-	bool		attempted;
-	TimestampTz claim_expires_at;	/* DT_NOBEGIN: it was not claimed */
-} Deadline;
 
 typedef enum Disposition
 {
@@ -82,38 +76,38 @@ typedef enum Disposition
 } Disposition;
 
 static bool
-is_terminal(const Deadline *deadline, TimestampTz now)
+is_terminal(const DueCommand *command, TimestampTz now)
 {
-	return strcmp(deadline->state, "applied") == 0 || strcmp(deadline->state, "rejected") == 0;
+	return strcmp(command->state, "applied") == 0 || strcmp(command->state, "rejected") == 0;
 }
 
 static bool
-is_applying(const Deadline *deadline, TimestampTz now)
+is_applying(const DueCommand *command, TimestampTz now)
 {
-	return strcmp(deadline->state, "applying") == 0 || deadline->attempted;
+	return strcmp(command->state, "applying") == 0 || command->attempt_id != NULL;
 }
 
 static bool
-has_live_claim(const Deadline *deadline, TimestampTz now)
+has_live_claim(const DueCommand *command, TimestampTz now)
 {
-	return now < deadline->claim_expires_at;
+	return now < command->claim_expires_at;
 }
 
 static bool
-is_unexpired(const Deadline *deadline, TimestampTz now)
+is_unexpired(const DueCommand *command, TimestampTz now)
 {
-	return now < deadline->apply_deadline;
+	return now < command->apply_deadline;
 }
 
 static bool
-always(const Deadline *deadline, TimestampTz now)
+always(const DueCommand *command, TimestampTz now)
 {
 	return true;
 }
 
 static const struct
 {
-	bool		(*matches) (const Deadline *deadline, TimestampTz now);
+	bool		(*matches) (const DueCommand *command, TimestampTz now);
 	Disposition disposition;
 }			rules[] = {
 	/* it is at its end */
@@ -129,11 +123,11 @@ static const struct
 };
 
 static Disposition
-dispose(const Deadline *deadline, TimestampTz now)
+dispose(const DueCommand *command, TimestampTz now)
 {
 	int			i = 0;
 
-	while (!rules[i].matches(deadline, now))
+	while (!rules[i].matches(command, now))
 		i++;
 	return rules[i].disposition;
 }
@@ -143,215 +137,151 @@ dispose(const Deadline *deadline, TimestampTz now)
  * ----------------------------------------------------------------
  */
 
-typedef struct DueCommand
+static TimestampTz
+deadlines_bound(const SweepPass *pass)
 {
-	Deadline	deadline;
-	const char *position[3];	/* tenant, session, command */
-} DueCommand;
-
-typedef struct Settling
-{
-	DeadlinesSwept *swept;
-	const DueCommand *command;
-} Settling;
-
-static void
-deadline_from_row(int row, MemoryContext context, Deadline *deadline)
-{
-	bool		isnull;
-	Datum		value;
-
-	deadline->apply_deadline = DatumGetTimestampTz(sql_value(row, 1, NULL));
-	deadline->state = MemoryContextStrdup(context, TextDatumGetCString(sql_value(row, 2, NULL)));
-	deadline->attempted = DatumGetBool(sql_value(row, 3, NULL));
-	value = sql_value(row, 4, &isnull);
-	deadline->claim_expires_at = isnull ? DT_NOBEGIN : DatumGetTimestampTz(value);
+	return clock_now();
 }
 
 static int
-read_page(const SweepPass *pass, DueCommand **commands)
+deadlines_read_page(SweepPass *pass, void **page)
 {
-	SqlScope	scope;
-	Datum		values[7];
-	uint64		n;
-
-	values[0] = Int32GetDatum(pass->shard);
-	values[1] = TimestampTzGetDatum(pass->bound);
-	sweep_place_values(pass, &values[2]);
-	values[6] = Int32GetDatum(pass->page_limit);
-	sql_begin(&scope);
-	n = sql_run_latest(&plans[PLAN_PAGE], values, NULL);
-	*commands = MemoryContextAlloc(scope.outer, sizeof(DueCommand) * Max(n, 1));
-	for (uint64 i = 0; i < n; i++)
-	{
-		DueCommand *command = &(*commands)[i];
-
-		deadline_from_row(i, scope.outer, &command->deadline);
-		for (int k = 0; k < lengthof(command->position); k++)
-			command->position[k] = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(i, k + 5, NULL)));
-	}
-	sql_end(&scope);
-	return (int) n;
+	return sweep_due_page(&deadlines_sweep, pass, (DueCommand **) page);
 }
 
 static void
 command_values(const DueCommand *command, Datum *values)
 {
-	for (int k = 0; k < lengthof(command->position); k++)
-		values[k] = CStringGetTextDatum(command->position[k]);
+	values[0] = CStringGetTextDatum(command->tenant_id);
+	values[1] = CStringGetTextDatum(command->session_id);
+	values[2] = CStringGetTextDatum(command->command_id);
 }
 
-/* False: somebody has it, though its session is locked. */
+/* False: somebody has it, though its session is locked, or has written it since the page. */
 static bool
-lock_command(const DueCommand *command, Deadline *deadline)
+lock_command(const DueCommand *command)
 {
-	SqlScope	scope;
-	Datum		values[3];
-	bool		locked;
+	Datum		values[4];
 
 	command_values(command, values);
-	sql_begin(&scope);
-	locked = sql_run_latest(&plans[PLAN_LOCK], values, NULL) > 0;
-	if (locked)
-		deadline_from_row(0, scope.outer, deadline);
-	sql_end(&scope);
-	return locked;
+	values[3] = Int64GetDatum(command->revision);
+	return sql_do(&plans[PLAN_LOCK], values, NULL) > 0;
 }
 
 static void
 reject(const DueCommand *command, TimestampTz now)
 {
-	SqlScope	scope;
 	Datum		values[4];
 
 	command_values(command, values);
 	values[3] = TimestampTzGetDatum(now);
-	sql_begin(&scope);
-	(void) sql_run_latest(&plans[PLAN_REJECT], values, NULL);
-	sql_end(&scope);
+	(void) sql_do(&plans[PLAN_REJECT], values, NULL);
+	/* nobody who reads that it was not done may find it open again after a crash */
+	ForceSyncCommit();
 }
 
 static void
-settle(void *arg)
+settle_due(SweepPass *pass, const DueCommand *command)
 {
-	Settling   *settling = arg;
-	const DueCommand *command = settling->command;
-	SessionKey	key = {unconstify(char *, command->position[0]), unconstify(char *, command->position[1])};
+	DeadlinesSwept *swept = pass->counts;
+	SessionKey	key = {command->tenant_id, command->session_id};
 	Session		session;
 	SessionClaim claim;
-	Deadline	deadline;
 	TimestampTz now;
+	bool		locked;
 	bool		busy;
 
-	if (!session_try_lock(&key, &session, &busy))
-	{
-		settling->swept->contended++;
-		return;
-	}
+	swept->due++;
+	locked = session_try_lock(&key, &session, &busy);
 	now = clock_now();
-	if (claim_read_live(&key, now, &claim))
-		settling->swept->deferred++;
-	else if (!lock_command(command, &deadline) || dispose(&deadline, now) != DISPOSITION_SETTLEABLE)
-		settling->swept->contended++;
-	else
+	if (locked && claim_read_live(&key, now, &claim))
+		swept->deferred++;
+	else if (locked && lock_command(command))
 	{
 		reject(command, now);
-		settling->swept->rejected++;
-	}
-}
-
-/* What cannot be settled is told, and left. */
-static void
-settle_one(Settling *settling)
-{
-	DeadlinesSwept before = *settling->swept;
-	ErrorData  *error = subxact_run(settle, settling);
-
-	if (error == NULL)
+		swept->rejected++;
 		return;
-	*settling->swept = before;
-	settling->swept->failed++;
-	sweep_row_failed("a command of a session", error);
-}
-
-static int
-deadlines_page(SweepPass *pass, void *arg)
-{
-	Settling   *settling = arg;
-	DeadlinesSwept *swept = settling->swept;
-	DueCommand *commands;
-	int			n = read_page(pass, &commands);
-
-	for (int i = 0; i < n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		switch (dispose(&commands[i].deadline, clock_now()))
-		{
-			case DISPOSITION_TERMINAL:
-				break;
-			case DISPOSITION_APPLYING:
-				swept->applying++;
-				break;
-			case DISPOSITION_CLAIM_LIVE:
-				swept->claim_live++;
-				break;
-			case DISPOSITION_UNEXPIRED:
-				swept->unexpired++;
-				break;
-			case DISPOSITION_SETTLEABLE:
-				swept->due++;
-				settling->command = &commands[i];
-				settle_one(settling);
-				break;
-		}
 	}
-	if (n > 0)
-		sweep_move(pass, commands[n - 1].deadline.apply_deadline, commands[n - 1].position);
-	return n;
+	else
+		swept->contended++;
+	sweep_again_soon(pass);
 }
 
-bool
-sweep_deadlines(SweepPass *pass, DeadlinesSwept *swept)
+static void
+deadlines_settle(SweepPass *pass, void *page, int i)
 {
-	PlacementSettings settings;
-	Settling	settling = {swept};
+	DeadlinesSwept *swept = pass->counts;
+	const DueCommand *command = (DueCommand *) page + i;
 
-	pass->sweep = SWEEP_DEADLINES;
-	if (!sweep_turn(pass->sweep, placement_shards(), &pass->shard))
-		return false;
-	placement_settings(&settings);
-	pass->page_limit = settings.page_limit;
-	pass->max_pages = settings.max_pages;
-	pass->bound = clock_now();
-	pass->npositions = 3;
-	sweep_run(pass, deadlines_page, &settling, swept, sizeof(*swept));
-	return true;
+	switch (dispose(command, clock_now()))
+	{
+		case DISPOSITION_TERMINAL:
+			break;
+		case DISPOSITION_APPLYING:
+			swept->applying++;
+			break;
+		case DISPOSITION_CLAIM_LIVE:
+			swept->claim_live++;
+			sweep_again(pass, command->claim_expires_at);
+			break;
+		case DISPOSITION_UNEXPIRED:
+			swept->unexpired++;
+			break;
+		case DISPOSITION_SETTLEABLE:
+			settle_due(pass, command);
+			break;
+	}
+}
+
+static TimestampTz
+deadlines_first_due(TimestampTz after)
+{
+	return session_due_first(placement_shards(), after);
+}
+
+const Sweep deadlines_sweep = {
+	.name = SWEEP_DEADLINES,
+	.sharded = true,
+	.npositions = 3,
+	.counts_size = sizeof(DeadlinesSwept),
+	.row = "a command of a session",
+	.bound = deadlines_bound,
+	.read_page = deadlines_read_page,
+	.settle = deadlines_settle,
+	.first_due = deadlines_first_due
+};
+
+static void
+report(const SweepPass *pass, void *arg)
+{
+	ReturnSetInfo *result = arg;
+	const DeadlinesSwept *swept = pass->counts;
+	Datum		values[14];
+	bool		nulls[14] = {false};
+
+	values[0] = Int32GetDatum(pass->shard);
+	values[1] = Int32GetDatum(pass->pages);
+	values[2] = Int64GetDatum(pass->rows);
+	values[3] = Int64GetDatum(swept->due + pass->failed);
+	values[4] = Int64GetDatum(swept->rejected);
+	values[5] = Int64GetDatum(swept->deferred);
+	values[6] = Int64GetDatum(swept->contended);
+	values[7] = Int64GetDatum(pass->failed);
+	values[8] = Int64GetDatum(swept->unexpired);
+	values[9] = Int64GetDatum(swept->applying);
+	values[10] = Int64GetDatum(swept->claim_live);
+	values[11] = BoolGetDatum(pass->truncated);
+	values[12] = BoolGetDatum(pass->resumed);
+	values[13] = sweep_failure(pass, &nulls[13]);
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
 PG_FUNCTION_INFO_V1(reconcile_sweep_deadlines);
 Datum
 reconcile_sweep_deadlines(PG_FUNCTION_ARGS)
 {
-	SweepPass	pass = {0};
-	DeadlinesSwept swept = {0};
-	Datum		values[14] = {0};
-	bool		nulls[14] = {false};
-
 	sweep_require("sweep_deadlines");
-	nulls[0] = !sweep_deadlines(&pass, &swept);
-	values[0] = Int32GetDatum(pass.shard);
-	values[1] = Int32GetDatum(pass.pages);
-	values[2] = Int64GetDatum(pass.rows);
-	values[3] = Int64GetDatum(swept.due);
-	values[4] = Int64GetDatum(swept.rejected);
-	values[5] = Int64GetDatum(swept.deferred);
-	values[6] = Int64GetDatum(swept.contended);
-	values[7] = Int64GetDatum(swept.failed);
-	values[8] = Int64GetDatum(swept.unexpired);
-	values[9] = Int64GetDatum(swept.applying);
-	values[10] = Int64GetDatum(swept.claim_live);
-	values[11] = BoolGetDatum(pass.truncated);
-	values[12] = BoolGetDatum(pass.resumed);
-	values[13] = sweep_failure(&pass, &nulls[13]);
-	return return_one_row(fcinfo, values, nulls);
+	InitMaterializedSRF(fcinfo, 0);
+	(void) sweep_call(&deadlines_sweep, report, fcinfo->resultinfo);
+	return (Datum) 0;
 }

@@ -10,23 +10,21 @@
 
 #include "catalog/pg_type.h"
 #include "fmgr.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "core/duration.h"
 #include "core/plan.h"
 #include "core/rows.h"
-#include "core/subxact.h"
 #include "placement/marks.h"
-#include "placement/settings.h"
 #include "sweep/sweep.h"
 
 enum
 {
 	PLAN_PAGE,
 	PLAN_LOCK,
-	PLAN_WITHDRAW
+	PLAN_WITHDRAW,
+	PLAN_FIRST
 };
 
 #define OF_TARGET \
@@ -51,8 +49,20 @@ static SqlPlan plans[] = {
 		"UPDATE reconcile.host_target t SET expires_at = NULL, endpoint = NULL, isolation_class = NULL, accepting = false,"
 		" observed_at = $5, revision = t.revision OPERATOR(pg_catalog.+) 1" OF_TARGET,
 		5, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID}
+	},
+	[PLAN_FIRST] = {
+		"SELECT t.expires_at FROM reconcile.host_target t"
+		" WHERE t.expires_at IS NOT NULL AND t.expires_at OPERATOR(pg_catalog.>) $1 ORDER BY t.expires_at LIMIT 1",
+		1, {TIMESTAMPTZOID}
 	}
 };
+
+typedef struct TargetsSwept
+{
+	int64		withdrawn;
+	int64		still_live;
+	int64		contended;		/* changed, or being changed */
+} TargetsSwept;
 
 typedef struct DueTarget
 {
@@ -61,30 +71,40 @@ typedef struct DueTarget
 	int64		revision;
 } DueTarget;
 
+static TimestampTz
+targets_bound(const SweepPass *pass)
+{
+	return clock_now();
+}
+
 static int
-read_page(const SweepPass *pass, DueTarget **targets)
+targets_read_page(SweepPass *pass, void **page)
 {
 	SqlScope	scope;
 	Datum		values[7];
-	uint64		n;
+	DueTarget  *targets;
+	int			n;
 
 	values[0] = TimestampTzGetDatum(pass->bound);
-	sweep_place_values(pass, &values[1]);
-	values[6] = Int32GetDatum(pass->page_limit);
+	values[1] = TimestampTzGetDatum(pass->at);
+	for (int k = 0; k < 4; k++)
+		values[k + 2] = CStringGetTextDatum(pass->position[k]);
+	values[6] = Int32GetDatum(pass->settings->page_limit);
 	sql_begin(&scope);
-	n = sql_run_latest(&plans[PLAN_PAGE], values, NULL);
-	*targets = MemoryContextAlloc(scope.outer, sizeof(DueTarget) * Max(n, 1));
-	for (uint64 i = 0; i < n; i++)
+	n = (int) sql_run_latest(&plans[PLAN_PAGE], values, NULL);
+	targets = MemoryContextAlloc(scope.outer, sizeof(DueTarget) * Max(n, 1));
+	for (int i = 0; i < n; i++)
 	{
-		DueTarget  *target = &(*targets)[i];
-
-		target->expires_at = DatumGetTimestampTz(sql_value(i, 1, NULL));
-		for (int k = 0; k < lengthof(target->position); k++)
-			target->position[k] = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(i, k + 2, NULL)));
-		target->revision = DatumGetInt64(sql_value(i, 6, NULL));
+		targets[i].expires_at = DatumGetTimestampTz(sql_value(i, 1, NULL));
+		for (int k = 0; k < 4; k++)
+			targets[i].position[k] = sql_text(i, k + 2, scope.outer);
+		targets[i].revision = DatumGetInt64(sql_value(i, 6, NULL));
 	}
 	sql_end(&scope);
-	return (int) n;
+	if (n > 0)
+		sweep_move(&host_targets_sweep, pass, targets[n - 1].expires_at, targets[n - 1].position);
+	*page = targets;
+	return n;
 }
 
 /* False: its host is writing it, or has. */
@@ -107,87 +127,78 @@ withdraw(const DueTarget *target, TimestampTz now)
 	return same;
 }
 
-typedef struct Withdrawal
-{
-	TargetsSwept *swept;
-	const DueTarget *target;
-} Withdrawal;
-
 static void
-look_at(void *arg)
+targets_settle(SweepPass *pass, void *page, int i)
 {
-	Withdrawal *withdrawal = arg;
+	TargetsSwept *swept = pass->counts;
+	const DueTarget *target = (DueTarget *) page + i;
 	TimestampTz now = clock_now();
 
-	if (now < withdrawal->target->expires_at)
-		withdrawal->swept->still_live++;
-	else if (withdraw(withdrawal->target, now))
-		withdrawal->swept->withdrawn++;
-	else
-		withdrawal->swept->contended++;
-}
-
-static int
-targets_page(SweepPass *pass, void *arg)
-{
-	Withdrawal	withdrawal = {arg};
-	DueTarget  *targets;
-	int			n = read_page(pass, &targets);
-
-	for (int i = 0; i < n; i++)
+	if (now < target->expires_at)
 	{
-		ErrorData  *error;
-
-		CHECK_FOR_INTERRUPTS();
-		withdrawal.target = &targets[i];
-		error = subxact_run(look_at, &withdrawal);
-		if (error != NULL)
-		{
-			withdrawal.swept->failed++;
-			sweep_row_failed("a host's target", error);
-		}
+		swept->still_live++;
+		sweep_again(pass, target->expires_at);
 	}
-	if (n > 0)
-		sweep_move(pass, targets[n - 1].expires_at, targets[n - 1].position);
-	return n;
+	else if (withdraw(target, now))
+		swept->withdrawn++;
+	else
+	{
+		swept->contended++;
+		sweep_again_soon(pass);
+	}
 }
 
-bool
-sweep_host_targets(SweepPass *pass, TargetsSwept *swept)
+static TimestampTz
+targets_first_due(TimestampTz after)
 {
-	PlacementSettings settings;
+	SqlScope	scope;
+	Datum		value = TimestampTzGetDatum(after);
+	TimestampTz first = DT_NOEND;
 
-	pass->sweep = SWEEP_HOST_TARGETS;
-	if (!sweep_turn(pass->sweep, 1, &pass->shard))
-		return false;
-	placement_settings(&settings);
-	pass->page_limit = settings.page_limit;
-	pass->max_pages = settings.max_pages;
-	pass->bound = clock_now();
-	pass->npositions = 4;
-	sweep_run(pass, targets_page, swept, swept, sizeof(*swept));
-	return true;
+	sql_begin(&scope);
+	if (sql_run_latest(&plans[PLAN_FIRST], &value, NULL) > 0)
+		first = DatumGetTimestampTz(sql_value(0, 1, NULL));
+	sql_end(&scope);
+	return first;
+}
+
+const Sweep host_targets_sweep = {
+	.name = SWEEP_HOST_TARGETS,
+	.npositions = 4,
+	.counts_size = sizeof(TargetsSwept),
+	.row = "a host's target",
+	.bound = targets_bound,
+	.read_page = targets_read_page,
+	.settle = targets_settle,
+	.first_due = targets_first_due
+};
+
+static void
+report(const SweepPass *pass, void *arg)
+{
+	ReturnSetInfo *result = arg;
+	const TargetsSwept *swept = pass->counts;
+	Datum		values[9];
+	bool		nulls[9] = {false};
+
+	values[0] = Int32GetDatum(pass->pages);
+	values[1] = Int64GetDatum(pass->rows);
+	values[2] = Int64GetDatum(swept->withdrawn);
+	values[3] = Int64GetDatum(swept->still_live);
+	values[4] = Int64GetDatum(swept->contended);
+	values[5] = Int64GetDatum(pass->failed);
+	values[6] = BoolGetDatum(!pass->truncated);
+	values[7] = BoolGetDatum(pass->resumed);
+	values[8] = sweep_failure(pass, &nulls[8]);
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
 PG_FUNCTION_INFO_V1(reconcile_sweep_host_targets);
 Datum
 reconcile_sweep_host_targets(PG_FUNCTION_ARGS)
 {
-	SweepPass	pass = {0};
-	TargetsSwept swept = {0};
-	Datum		values[9] = {0};
-	bool		nulls[9] = {false};
-
 	sweep_require("sweep_host_targets");
-	(void) sweep_host_targets(&pass, &swept);
-	values[0] = Int32GetDatum(pass.pages);
-	values[1] = Int64GetDatum(pass.rows);
-	values[2] = Int64GetDatum(swept.withdrawn);
-	values[3] = Int64GetDatum(swept.still_live);
-	values[4] = Int64GetDatum(swept.contended);
-	values[5] = Int64GetDatum(swept.failed);
-	values[6] = BoolGetDatum(pass.pages > 0 && !pass.truncated);
-	values[7] = BoolGetDatum(pass.resumed);
-	values[8] = sweep_failure(&pass, &nulls[8]);
-	return return_one_row(fcinfo, values, nulls);
+	InitMaterializedSRF(fcinfo, 0);
+	(void) sweep_call(&host_targets_sweep, report, fcinfo->resultinfo);
+	return (Datum) 0;
 }

@@ -11,25 +11,22 @@
 
 #include "catalog/pg_type.h"
 #include "fmgr.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "core/duration.h"
 #include "core/plan.h"
 #include "core/rows.h"
-#include "core/subxact.h"
 #include "placement/marks.h"
 #include "placement/offer.h"
-#include "placement/settings.h"
 #include "sweep/sweep.h"
 
-#define SWEEP_OLD_OFFERS	"old_offers"
-#define KEPT_MS				(INT64CONST(24) * 3600 * 1000)
+#define KEPT_MS		(INT64CONST(24) * 3600 * 1000)
 
 enum
 {
 	PLAN_PAGE,
+	PLAN_FIRST,
 	PLAN_OLD_PAGE,
 	PLAN_DELETE
 };
@@ -41,6 +38,11 @@ static SqlPlan plans[] = {
 		" AND ROW(o.expires_at, o.offer_id) OPERATOR(pg_catalog.>) ROW($2, $3)"
 		" ORDER BY o.expires_at, o.offer_id LIMIT $4",
 		4, {TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT4OID}
+	},
+	[PLAN_FIRST] = {
+		"SELECT o.expires_at FROM reconcile.session_offer o WHERE o.state OPERATOR(pg_catalog.=) 'offered'"
+		" AND o.expires_at OPERATOR(pg_catalog.>) $1 ORDER BY o.expires_at LIMIT 1",
+		1, {TIMESTAMPTZOID}
 	},
 	/* by their ids, which are in the order of their making but for those made at once */
 	[PLAN_OLD_PAGE] = {
@@ -54,6 +56,13 @@ static SqlPlan plans[] = {
 		1, {INT8OID}
 	}
 };
+
+typedef struct OffersSwept
+{
+	int64		expired;
+	int64		contended;
+	int64		deleted;		/* decided long ago */
+} OffersSwept;
 
 typedef struct DueOffer
 {
@@ -71,11 +80,11 @@ place_offer_id(const SweepPass *pass)
 }
 
 static void
-move_behind(SweepPass *pass, const DueOffer *offer)
+move_behind(const Sweep *sweep, SweepPass *pass, const DueOffer *offer)
 {
 	const char *position[1] = {psprintf(INT64_FORMAT, offer->offer_id)};
 
-	sweep_move(pass, offer->at, position);
+	sweep_move(sweep, pass, offer->at, position);
 }
 
 /* ----------------------------------------------------------------
@@ -83,208 +92,205 @@ move_behind(SweepPass *pass, const DueOffer *offer)
  * ----------------------------------------------------------------
  */
 
-typedef struct Ending
+static TimestampTz
+offers_bound(const SweepPass *pass)
 {
-	OffersSwept *swept;
-	const DueOffer *due;
-} Ending;
+	return clock_now();
+}
 
 static int
-read_page(const SweepPass *pass, DueOffer **offers)
+offers_read_page(SweepPass *pass, void **page)
 {
 	SqlScope	scope;
 	Datum		values[4];
-	uint64		n;
+	DueOffer   *offers;
+	int			n;
 
 	values[0] = TimestampTzGetDatum(pass->bound);
 	values[1] = TimestampTzGetDatum(pass->at);
 	values[2] = Int64GetDatum(place_offer_id(pass));
-	values[3] = Int32GetDatum(pass->page_limit);
+	values[3] = Int32GetDatum(pass->settings->page_limit);
 	sql_begin(&scope);
-	n = sql_run_latest(&plans[PLAN_PAGE], values, NULL);
-	*offers = MemoryContextAlloc(scope.outer, sizeof(DueOffer) * Max(n, 1));
-	for (uint64 i = 0; i < n; i++)
+	n = (int) sql_run_latest(&plans[PLAN_PAGE], values, NULL);
+	offers = MemoryContextAllocZero(scope.outer, sizeof(DueOffer) * Max(n, 1));
+	for (int i = 0; i < n; i++)
 	{
-		DueOffer   *offer = &(*offers)[i];
-
-		offer->at = DatumGetTimestampTz(sql_value(i, 1, NULL));
-		offer->offer_id = DatumGetInt64(sql_value(i, 2, NULL));
-		offer->session.tenant_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(i, 3, NULL)));
-		offer->session.session_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(i, 4, NULL)));
+		offers[i].at = DatumGetTimestampTz(sql_value(i, 1, NULL));
+		offers[i].offer_id = DatumGetInt64(sql_value(i, 2, NULL));
+		offers[i].session.tenant_id = sql_text(i, 3, scope.outer);
+		offers[i].session.session_id = sql_text(i, 4, scope.outer);
 	}
 	sql_end(&scope);
-	return (int) n;
+	if (n > 0)
+		move_behind(&offers_sweep, pass, &offers[n - 1]);
+	*page = offers;
+	return n;
 }
 
-static void
-end_lapsed(void *arg)
+static bool
+end_lapsed(const DueOffer *due)
 {
-	Ending	   *ending = arg;
 	Session		session;
 	Offer		offer;
 	TimestampTz now;
 	bool		busy;
 
-	if (!session_try_lock(&ending->due->session, &session, &busy))
-	{
-		ending->swept->contended++;
-		return;
-	}
+	if (!session_try_lock(&due->session, &session, &busy))
+		return false;
 	now = clock_now();
-	if (!offer_read_open(&session.key, &offer) || offer.offer_id != ending->due->offer_id || now < offer.expires_at)
-	{
-		ending->swept->contended++;
-		return;
-	}
+	if (!offer_read_open(&session.key, &offer) || offer.offer_id != due->offer_id || now < offer.expires_at)
+		return false;
 	offer_end(&offer, "expired", NULL, now);
 	session_mark(session.number, now);
-	ending->swept->expired++;
+	return true;
 }
 
-/* What cannot be ended is told, and left. */
 static void
-end_one(Ending *ending)
+offers_settle(SweepPass *pass, void *page, int i)
 {
-	OffersSwept before = *ending->swept;
-	ErrorData  *error = subxact_run(end_lapsed, ending);
+	OffersSwept *swept = pass->counts;
 
-	if (error == NULL)
-		return;
-	*ending->swept = before;
-	ending->swept->failed++;
-	sweep_row_failed("an offer", error);
-}
-
-static int
-offers_page(SweepPass *pass, void *arg)
-{
-	Ending		ending = {arg};
-	DueOffer   *offers;
-	int			n = read_page(pass, &offers);
-
-	for (int i = 0; i < n; i++)
+	if (end_lapsed((DueOffer *) page + i))
+		swept->expired++;
+	else
 	{
-		CHECK_FOR_INTERRUPTS();
-		ending.due = &offers[i];
-		end_one(&ending);
+		swept->contended++;
+		sweep_again_soon(pass);
 	}
-	if (n > 0)
-		move_behind(pass, &offers[n - 1]);
-	return n;
 }
+
+static TimestampTz
+offers_first_due(TimestampTz after)
+{
+	SqlScope	scope;
+	Datum		value = TimestampTzGetDatum(after);
+	TimestampTz first = DT_NOEND;
+
+	sql_begin(&scope);
+	if (sql_run_latest(&plans[PLAN_FIRST], &value, NULL) > 0)
+		first = DatumGetTimestampTz(sql_value(0, 1, NULL));
+	sql_end(&scope);
+	return first;
+}
+
+const Sweep offers_sweep = {
+	.name = SWEEP_OFFERS,
+	.npositions = 1,
+	.counts_size = sizeof(OffersSwept),
+	.row = "an offer",
+	.bound = offers_bound,
+	.read_page = offers_read_page,
+	.settle = offers_settle,
+	.first_due = offers_first_due
+};
 
 /* ----------------------------------------------------------------
  * Those that were decided long ago
  * ----------------------------------------------------------------
  */
 
+static TimestampTz
+old_offers_bound(const SweepPass *pass)
+{
+	return clock_add_ms(clock_now(), -KEPT_MS);
+}
+
+/* The first that is young ends the view. */
 static int
-read_old_page(const SweepPass *pass, DueOffer **offers)
+old_offers_read_page(SweepPass *pass, void **page)
 {
 	SqlScope	scope;
 	Datum		values[2];
-	uint64		n;
+	DueOffer   *offers;
+	int			n;
+	int			old = 0;
 
 	values[0] = Int64GetDatum(place_offer_id(pass));
-	values[1] = Int32GetDatum(pass->page_limit);
+	values[1] = Int32GetDatum(pass->settings->page_limit);
 	sql_begin(&scope);
-	n = sql_run_latest(&plans[PLAN_OLD_PAGE], values, NULL);
-	*offers = MemoryContextAlloc(scope.outer, sizeof(DueOffer) * Max(n, 1));
-	for (uint64 i = 0; i < n; i++)
+	n = (int) sql_run_latest(&plans[PLAN_OLD_PAGE], values, NULL);
+	offers = MemoryContextAllocZero(scope.outer, sizeof(DueOffer) * Max(n, 1));
+	for (; old < n; old++)
 	{
-		(*offers)[i].at = DatumGetTimestampTz(sql_value(i, 1, NULL));
-		(*offers)[i].offer_id = DatumGetInt64(sql_value(i, 2, NULL));
-		(*offers)[i].decided = DatumGetBool(sql_value(i, 3, NULL));
+		offers[old].at = DatumGetTimestampTz(sql_value(old, 1, NULL));
+		offers[old].offer_id = DatumGetInt64(sql_value(old, 2, NULL));
+		offers[old].decided = DatumGetBool(sql_value(old, 3, NULL));
+		if (offers[old].at > pass->bound)
+			break;
 	}
 	sql_end(&scope);
-	return (int) n;
+	if (old > 0)
+		move_behind(&old_offers_sweep, pass, &offers[old - 1]);
+	*page = offers;
+	return old;
 }
 
-static bool
-delete_offer(int64 offer_id)
+/* What a target's room still counts stays. */
+static void
+old_offers_settle(SweepPass *pass, void *page, int i)
 {
-	SqlScope	scope;
-	Datum		value = Int64GetDatum(offer_id);
-	bool		deleted;
+	OffersSwept *swept = pass->counts;
+	const DueOffer *offer = (DueOffer *) page + i;
+	Datum		value = Int64GetDatum(offer->offer_id);
 
-	sql_begin(&scope);
-	deleted = sql_run_latest(&plans[PLAN_DELETE], &value, NULL) > 0;
-	sql_end(&scope);
-	return deleted;
+	if (offer->decided)
+		swept->deleted += (int64) sql_do(&plans[PLAN_DELETE], &value, NULL);
 }
 
-/* What a target's room still counts stays; the first that is young ends the view. */
-static int
-old_offers_page(SweepPass *pass, void *arg)
+/* No hurry: the loop's resync comes by. */
+static TimestampTz
+old_offers_first_due(TimestampTz after)
 {
-	OffersSwept *swept = arg;
-	DueOffer   *offers;
-	int			n = read_old_page(pass, &offers);
-
-	for (int i = 0; i < n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (offers[i].at > pass->bound)
-			return i;
-		if (offers[i].decided && delete_offer(offers[i].offer_id))
-			swept->deleted++;
-	}
-	if (n > 0)
-		move_behind(pass, &offers[n - 1]);
-	return n;
+	return DT_NOEND;
 }
+
+const Sweep old_offers_sweep = {
+	.name = SWEEP_OLD_OFFERS,
+	.npositions = 1,
+	.counts_size = sizeof(OffersSwept),
+	.row = "an old offer",
+	.bound = old_offers_bound,
+	.read_page = old_offers_read_page,
+	.settle = old_offers_settle,
+	.first_due = old_offers_first_due
+};
+
+/* ----------------------------------------------------------------
+ * sweep_offers()
+ * ----------------------------------------------------------------
+ */
 
 static void
-delete_old(const PlacementSettings *settings, OffersSwept *swept)
+keep(const SweepPass *pass, void *arg)
 {
-	SweepPass	pass = {
-		.sweep = SWEEP_OLD_OFFERS,
-		.page_limit = settings->page_limit,
-		.max_pages = settings->max_pages,
-		.bound = clock_add_ms(clock_now(), -KEPT_MS),
-		.npositions = 1
-	};
-
-	sweep_run(&pass, old_offers_page, swept, swept, sizeof(*swept));
-}
-
-bool
-sweep_offers(SweepPass *pass, OffersSwept *swept)
-{
-	PlacementSettings settings;
-
-	pass->sweep = SWEEP_OFFERS;
-	if (!sweep_turn(pass->sweep, 1, &pass->shard))
-		return false;
-	placement_settings(&settings);
-	pass->page_limit = settings.page_limit;
-	pass->max_pages = settings.max_pages;
-	pass->bound = clock_now();
-	pass->npositions = 1;
-	sweep_run(pass, offers_page, swept, swept, sizeof(*swept));
-	delete_old(&settings, swept);
-	return true;
+	*(SweepPass *) arg = *pass;
 }
 
 PG_FUNCTION_INFO_V1(reconcile_sweep_offers);
 Datum
 reconcile_sweep_offers(PG_FUNCTION_ARGS)
 {
-	SweepPass	pass = {0};
-	OffersSwept swept = {0};
-	Datum		values[9] = {0};
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	SweepPass	pass;
+	SweepPass	old;
+	const OffersSwept *swept;
+	Datum		values[9];
 	bool		nulls[9] = {false};
 
 	sweep_require("sweep_offers");
-	(void) sweep_offers(&pass, &swept);
+	InitMaterializedSRF(fcinfo, 0);
+	if (!sweep_call(&offers_sweep, keep, &pass))
+		return (Datum) 0;
+	swept = pass.counts;
 	values[0] = Int32GetDatum(pass.pages);
 	values[1] = Int64GetDatum(pass.rows);
-	values[2] = Int64GetDatum(swept.expired);
-	values[3] = Int64GetDatum(swept.contended);
-	values[4] = Int64GetDatum(swept.failed);
-	values[5] = Int64GetDatum(swept.deleted);
+	values[2] = Int64GetDatum(swept->expired);
+	values[3] = Int64GetDatum(swept->contended);
+	values[4] = Int64GetDatum(pass.failed);
+	values[5] = Int64GetDatum(sweep_call(&old_offers_sweep, keep, &old) ? ((OffersSwept *) old.counts)->deleted : 0);
 	values[6] = BoolGetDatum(pass.truncated);
 	values[7] = BoolGetDatum(pass.resumed);
 	values[8] = sweep_failure(&pass, &nulls[8]);
-	return return_one_row(fcinfo, values, nulls);
+	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	return (Datum) 0;
 }

@@ -62,16 +62,16 @@ knows_seconds(void)
 	return major > 1 || (major == 1 && minor >= 5);
 }
 
-/* The interval of the sweeps, as near as pg_cron can. */
+/* The interval of the sweeps, as near as pg_cron can: it takes 1 to 59 seconds. */
 static const char *
 job_schedule(void)
 {
 	PlacementSettings settings;
+	int64		seconds;
 
 	placement_settings(&settings);
-	if (settings.interval_ms >= 60000 || !knows_seconds())
-		return "* * * * *";
-	return psprintf("%d seconds", (int) Max((settings.interval_ms + 999) / 1000, 1));
+	seconds = (settings.interval_ms + 999) / 1000;
+	return seconds < 60 && knows_seconds() ? psprintf("%d seconds", (int) seconds) : "* * * * *";
 }
 
 /* Those of another owner than "but"; NULL: all. */

@@ -1,0 +1,280 @@
+/*
+ * sweep_round.c
+ *		Whose turn it is: the calls of the sweeps' SQL functions, and the runs of their loop.
+ *
+ * Turns are numbers of a sequence, and the shard of one is its remainder by the number
+ * of shards.  A turn that was taken and is not the last that a sweep committed was one
+ * that failed.  The shards of those wait for the next round of the loop; a function
+ * takes one page a call until it has been round, or a shard that fails again and again
+ * would undo with itself what the same call does in others.
+ *
+ * Lock: the sweep's own, tried, until the transaction is over: one of a name at a time.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "storage/lock.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "core/duration.h"
+#include "core/install.h"
+#include "core/plan.h"
+#include "sweep/sweep.h"
+
+enum
+{
+	PLAN_TURN,
+	PLAN_LOAD,
+	PLAN_SAVE,
+	PLAN_DROP_VANISHED
+};
+
+static SqlPlan plans[] = {
+	[PLAN_TURN] = {
+		"SELECT pg_catalog.nextval(('reconcile.sweep_turn_' OPERATOR(pg_catalog.||) $1)::pg_catalog.regclass)",
+		1, {TEXTOID}
+	},
+	[PLAN_LOAD] = {
+		"SELECT c.turn, c.careful, c.ended, c.began_at, c.bound, c.again_at FROM reconcile.placement_cursor c"
+		" WHERE c.sweep OPERATOR(pg_catalog.=) $1 AND c.shard OPERATOR(pg_catalog.=) -1",
+		1, {TEXTOID}
+	},
+	[PLAN_SAVE] = {
+		"INSERT INTO reconcile.placement_cursor AS c (sweep, shard, turn, careful, ended, began_at, bound, again_at)"
+		" VALUES ($1, -1, $2, $3, $4, $5, $6, $7)"
+		" ON CONFLICT (sweep, shard) DO UPDATE SET turn = EXCLUDED.turn, careful = EXCLUDED.careful, ended = EXCLUDED.ended,"
+		" began_at = EXCLUDED.began_at, bound = EXCLUDED.bound, again_at = EXCLUDED.again_at",
+		7, {TEXTOID, INT8OID, INT4OID, INT4ARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+	},
+	[PLAN_DROP_VANISHED] = {
+		"DELETE FROM reconcile.placement_cursor c"
+		" WHERE c.sweep OPERATOR(pg_catalog.=) $1 AND c.shard OPERATOR(pg_catalog.>=) $2",
+		2, {TEXTOID, INT4OID}
+	}
+};
+
+typedef struct Turns
+{
+	const Sweep *sweep;
+	int			shards;
+	bool	   *ended;			/* by shard: it has none any more */
+	int64		turn;			/* the last; -1 = it is not known */
+	int64		lost;			/* the first that was taken before it and is not committed; -1 = none */
+	int			careful;
+	bool		in_round;		/* of the loop */
+	SweepRound	round;
+	bool	   *ended_in_round;
+} Turns;
+
+/* ----------------------------------------------------------------
+ * The sweep's row
+ * ----------------------------------------------------------------
+ */
+
+/* With the shards that have ended in the round; of those that are no more, nothing. */
+static void
+read_row(Turns *turns)
+{
+	Datum	   *elements;
+	bool		isnull;
+	Datum		value;
+	int			n;
+
+	value = sql_value(0, 1, &isnull);
+	if (!isnull)
+		turns->turn = DatumGetInt64(value);
+	turns->careful = DatumGetInt32(sql_value(0, 2, NULL));
+	value = sql_value(0, 4, &isnull);
+	turns->in_round = !isnull;
+	if (!turns->in_round)
+		return;
+	turns->round.began_at = DatumGetTimestampTz(value);
+	turns->round.bound = DatumGetTimestampTz(sql_value(0, 5, NULL));
+	turns->round.again_at = DatumGetTimestampTz(sql_value(0, 6, NULL));
+	deconstruct_array(DatumGetArrayTypeP(sql_value(0, 3, NULL)), INT4OID, sizeof(int32), true, TYPALIGN_INT,
+					  &elements, NULL, &n);
+	for (int i = 0; i < n; i++)
+	{
+		if (DatumGetInt32(elements[i]) < turns->shards)
+			turns->ended_in_round[DatumGetInt32(elements[i])] = true;
+	}
+}
+
+static void
+save_row(const Turns *turns)
+{
+	Datum	   *ended = palloc(sizeof(Datum) * turns->shards);
+	int			n = 0;
+	Datum		values[7];
+	char		nulls[7] = {' ', ' ', ' ', ' ', ' ', ' ', ' '};
+
+	for (int i = 0; i < turns->shards && turns->in_round; i++)
+	{
+		if (turns->ended_in_round[i])
+			ended[n++] = Int32GetDatum(i);
+	}
+	values[0] = CStringGetTextDatum(turns->sweep->name);
+	values[1] = Int64GetDatum(turns->turn);
+	nulls[1] = turns->turn < 0 ? 'n' : ' ';
+	values[2] = Int32GetDatum(turns->careful);
+	values[3] = PointerGetDatum(construct_array(ended, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
+	values[4] = TimestampTzGetDatum(turns->round.began_at);
+	nulls[4] = nulls[5] = turns->in_round ? ' ' : 'n';
+	values[5] = TimestampTzGetDatum(turns->round.bound);
+	values[6] = TimestampTzGetDatum(turns->round.again_at);
+	(void) sql_do(&plans[PLAN_SAVE], values, nulls);
+}
+
+/* False: another sweep of this name is at it.  A lock of its own, as the row may not be there yet. */
+static bool
+begin_turns(const Sweep *sweep, Turns *turns)
+{
+	SqlScope	scope;
+	Datum		values[2];
+
+	if (!lock_take(LOCK_KIND_SWEEP, "turn", sweep->name, ExclusiveLock, false))
+		return false;
+	memset(turns, 0, sizeof(*turns));
+	turns->sweep = sweep;
+	turns->shards = sweep->sharded ? placement_shards() : 1;
+	turns->ended = palloc0(sizeof(bool) * turns->shards);
+	turns->ended_in_round = palloc0(sizeof(bool) * turns->shards);
+	turns->turn = turns->lost = -1;
+	turns->round.again_at = DT_NOEND;
+	values[0] = CStringGetTextDatum(sweep->name);
+	values[1] = Int32GetDatum(turns->shards);
+	sql_begin(&scope);
+	/* a shard that comes back begins at its head */
+	(void) sql_run_latest(&plans[PLAN_DROP_VANISHED], values, NULL);
+	if (sql_run_latest(&plans[PLAN_LOAD], values, NULL) > 0)
+		read_row(turns);
+	sql_end(&scope);
+	return true;
+}
+
+/* ----------------------------------------------------------------
+ * Turns
+ * ----------------------------------------------------------------
+ */
+
+/* The next shard that has not ended; -1: all have. */
+static int
+next_shard(Turns *turns)
+{
+	Datum		name = CStringGetTextDatum(turns->sweep->name);
+
+	if (!turns->sweep->sharded)
+		return turns->ended[0] ? -1 : 0;
+	for (int i = 0; i < turns->shards; i++)
+	{
+		int64		turn = DatumGetInt64(sql_ask(&plans[PLAN_TURN], &name));
+
+		if (turns->turn >= 0 && turn > turns->turn + 1)
+			turns->lost = turns->turn + 1;
+		turns->turn = turn;
+		if (!turns->ended[turn % turns->shards])
+			return (int) (turn % turns->shards);
+	}
+	return -1;
+}
+
+bool
+sweep_call(const Sweep *sweep, SweepReport report, void *arg)
+{
+	PlacementSettings settings;
+	Turns		turns;
+	int			left;
+	int			shard;
+
+	if (!begin_turns(sweep, &turns))
+		return false;
+	placement_settings(&settings);
+	left = settings.max_pages;
+	while (left > 0 && (shard = next_shard(&turns)) >= 0)
+	{
+		SweepPass	pass;
+
+		if (turns.lost >= 0)
+			turns.careful = turns.shards;
+		turns.lost = -1;
+		if (turns.careful > 0)
+			left = 1;
+		left -= sweep_pass(sweep, shard, &settings, left, &pass);
+		report(&pass, arg);
+		turns.ended[shard] = true;
+		if (turns.careful > 0)
+			break;
+	}
+	turns.careful = Max(turns.careful - 1, 0);
+	save_row(&turns);
+	return true;
+}
+
+/* ----------------------------------------------------------------
+ * Rounds of the loop
+ * ----------------------------------------------------------------
+ */
+
+static void
+begin_round(Turns *turns)
+{
+	turns->in_round = true;
+	turns->round.began_at = clock_now();
+	turns->round.bound = DT_NOEND;
+	turns->round.again_at = DT_NOEND;
+}
+
+/* The shards of turns that failed wait for the next round. */
+static void
+pass_over_lost(Turns *turns, int64 interval_ms)
+{
+	if (turns->lost < 0)
+		return;
+	for (int64 turn = Max(turns->lost, turns->turn - turns->shards + 1); turn < turns->turn; turn++)
+		turns->ended[turn % turns->shards] = true;
+	turns->round.again_at = Min(turns->round.again_at, clock_add_ms(clock_now(), interval_ms));
+	turns->lost = -1;
+}
+
+static bool
+has_more(const Turns *turns)
+{
+	for (int shard = 0; shard < turns->shards; shard++)
+	{
+		if (!turns->ended[shard])
+			return true;
+	}
+	return false;
+}
+
+SweepRun
+sweep_run(const Sweep *sweep, SweepRound *round)
+{
+	PlacementSettings settings;
+	Turns		turns;
+	int			left = 1;
+	int			shard;
+
+	if (!begin_turns(sweep, &turns))
+		return SWEEP_BUSY;
+	placement_settings(&settings);
+	turns.ended = turns.ended_in_round;
+	if (!turns.in_round)
+		begin_round(&turns);
+	while (left > 0 && (shard = next_shard(&turns)) >= 0)
+	{
+		SweepPass	pass;
+
+		pass_over_lost(&turns, settings.interval_ms);
+		left -= sweep_pass(sweep, shard, &settings, 1, &pass);
+		turns.ended[shard] = !pass.truncated || pass.failure[0] != '\0';
+		turns.round.bound = Min(turns.round.bound, pass.bound);
+		turns.round.again_at = Min(turns.round.again_at, pass.again_at);
+	}
+	*round = turns.round;
+	turns.in_round = has_more(&turns);
+	save_row(&turns);
+	return turns.in_round ? SWEEP_MORE : SWEEP_ENDED;
+}
