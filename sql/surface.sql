@@ -52,8 +52,6 @@ WITH excused (proname, reason) AS (VALUES
     ('drain_loop', 'commits, which SET forbids; its own SQL is fully qualified'),
     ('wait_idle', 'commits, which SET forbids; its own SQL is fully qualified'),
     ('decide', 'pure; runs no SQL'),
-    ('place_session', 'hot; its own SQL is fully qualified'),
-    ('place_entity', 'hot; its own SQL is fully qualified'),
     ('run_loop', 'commits, which SET forbids; sets the path in each transaction that it opens')
 ), bare AS (
     SELECT p.proname FROM pg_proc p
