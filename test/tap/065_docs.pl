@@ -112,6 +112,7 @@ my $claimed = $session . q{
 # By heading: what is done before its example, the SQLSTATE that the example
 # fails with, and what it prints.
 my %example = (
+	'A first placement' => { prints => qr/^offer\|node-7\|open\noutcome\|\|offered\nsupport-17\|create\|accepted\|1\nrenewed\|\|.*\nmsg-1\|input\|.*\nclaimed\nbegun\nsettled\|applied\nlive\|node-7\|ws:.*\nreleased$/m },
 	'create_loop' => { before => q{SELECT reconcile.drop_loop('fleet')} },
 	'unwatch' => { before => q{SELECT reconcile.watch('fleet', 'app.device', 'device_id')} },
 	'enqueue_many' => { prints => qr/^2$/ },
@@ -336,11 +337,14 @@ foreach my $block (@blocks)
 }
 
 # ----------------------------------------------------------------------
-note 'what README shows of commands';
+note 'what README shows';
 
-# Each block of SQL, and what the block after it says that psql prints.
+# Each block of SQL of a chapter, and what the block after it says that psql prints. What a
+# role needs is made before that is shown.
+foreach my $chapter ([ 'A command journal', qr/^(?=SET ROLE api;)/m ], [ 'Sessions, placed on hosts', qr/^(?=SELECT outcome FROM reconcile.publish)/m ])
 {
-	my ($text) = slurp_file("$ENV{RECONCILE_SOURCE}/README.md") =~ /^## A command journal\n(.*?)^## /ms;
+	my ($heading, $begin) = @$chapter;
+	my ($text) = slurp_file("$ENV{RECONCILE_SOURCE}/README.md") =~ /^## \Q$heading\E\n(.*?)^## /ms;
 	my $shows = '';
 	my $sql = '';
 
@@ -348,13 +352,16 @@ note 'what README shows of commands';
 	{
 		$1 ? ($sql .= $2) : ($shows .= $2);
 	}
-	sql($node, 'DROP ROLE api; CREATE DATABASE readme TEMPLATE world');
-	$sql =~ s/^(?=SET ROLE api;)/\\o\n\\set QUIET off\n/m;
+	sql($node, 'DROP ROLE IF EXISTS api; CREATE DATABASE readme TEMPLATE world');
+	# this clone is to take itself for the original
+	sql([ $node, 'readme' ], join(' ', map { "UPDATE reconcile.$_ SET home = h.home FROM reconcile.here() h;" } qw(incarnation lease loop)));
+	$sql =~ s/$begin/\\o\n\\set QUIET off\n/;
 	my ($stdout, $stderr);
 	IPC::Run::run([ 'psql', '-XqP', 'pager=off', '-d', $node->connstr('readme') ], '<', \"\\o /dev/null\n$sql", '>', \$stdout, '2>&1');
 	# trailing spaces, and the lines between the blocks
 	s/ +$//mg, s/\n\n+/\n/g, s/^psql:[^:]*:\d+: //mg foreach $stdout, $shows;
-	is($stdout, $shows, 'is what it prints');
+	is($stdout, $shows, "$heading: is what it prints");
+	sql($node, 'DROP DATABASE readme');
 }
 
 finish();
