@@ -141,6 +141,7 @@ OBJS = \
 	src/placement/place_look.o \
 	src/placement/place.o src/placement/place_search.o src/placement/place_desired.o \
 	src/placement/explain_placement.o \
+	src/placement/placement_sight.o \
 	src/sweep/sweep.o \
 	src/sweep/sweep_round.o \
 	src/sweep/sweep_due.o \

@@ -26,6 +26,7 @@
 #include "lease/incarnation.h"
 #include "loop/mark.h"
 #include "observe/sight.h"
+#include "placement/placement_sight.h"
 
 #define OVERDUE_WARN_S		60
 #define OVERDUE_CRIT_S		600
@@ -555,6 +556,28 @@ check_commands(Health *health)
 			 "See reconcile.commands WHERE effective_status = 'unknown'; look at their targets, and call reconcile.resolve_command().");
 }
 
+/* The same of placement. */
+static void
+check_placement(Health *health)
+{
+	TimestampTz before = clock_add_ms(health->now, -PLACEMENT_OVERDUE_S * INT64CONST(1000));
+	int64		n;
+
+	if (!access_allowed(CAP_OBSERVE, ""))
+	{
+		health->untold = true;
+		return;
+	}
+	n = placement_waiting(before, PLACEMENT_MAX);
+	if (n > 0)
+		warn(health, psprintf("no host has had room for %s sessions for a minute", count_text(n)),
+			 "See reconcile.sessions WHERE placement_outcome = 'no_capacity', and reconcile.explain_placement() of one of them.");
+	n = placement_offers_overdue(before, PLACEMENT_MAX);
+	if (n > 0)
+		warn(health, psprintf("the time of %s offers has been over for a minute, and nothing has ended them", count_text(n)),
+			 "Have the loops \"placement\" and \"placement_sweeps\" run, or the sweeps called by pg_cron.");
+}
+
 /* ----------------------------------------------------------------
  * Marks
  * ----------------------------------------------------------------
@@ -645,6 +668,7 @@ static const Check checks[] = {
 	{"incarnation", check_incarnation, "loops and leases are of this server"},
 	{"fences", check_fences, "nobody uses a term that is over"},
 	{"commands", check_commands, "no command is overdue, and none is unknown"},
+	{"placement", check_placement, "no session waits for room, and no offer is overdue"},
 	{"prepared", check_prepared, "no prepared transaction has held marks for a minute"},
 	{"segments", check_segments, "no segment of marks is held up"}
 };

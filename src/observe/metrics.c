@@ -22,6 +22,7 @@
 #include "journal/lifecycle.h"
 #include "loop/mark.h"
 #include "observe/sight.h"
+#include "placement/placement_sight.h"
 
 typedef struct Label
 {
@@ -345,6 +346,20 @@ samples_commands_overdue(Scrape *scrape)
 }
 
 static void
+samples_sessions_waiting(Scrape *scrape)
+{
+	if (access_allowed(CAP_OBSERVE, ""))
+		put_value(scrape, placement_waiting(scrape->now, PLACEMENT_MAX));
+}
+
+static void
+samples_offers_overdue(Scrape *scrape)
+{
+	if (access_allowed(CAP_OBSERVE, ""))
+		put_value(scrape, placement_offers_overdue(clock_add_ms(scrape->now, -PLACEMENT_OVERDUE_S * INT64CONST(1000)), PLACEMENT_MAX));
+}
+
+static void
 samples_workers(Scrape *scrape)
 {
 	put_value(scrape, scrape->facts.processes);
@@ -438,6 +453,10 @@ static const Family families[] = {
 		"Commands by action (other: of the application) and by what happened to them, once it has committed.", samples_commands},
 	{"reconcile_commands_overdue", "gauge",
 		"Commands whose time has been over for a minute, and that no sweep has settled; 1001: more.", samples_commands_overdue},
+	{"reconcile_sessions_waiting", "gauge",
+		"Sessions with an open command for which no host has room; 1001: more.", samples_sessions_waiting},
+	{"reconcile_offers_overdue", "gauge",
+		"Offers whose time has been over for a minute, and that nobody has ended; 1001: more.", samples_offers_overdue},
 	{"reconcile_workers_up", "gauge", "Processes of the extension in the server.", samples_workers},
 	{"reconcile_worker_restarts_total", "counter",
 		"Processes of the extension in the server that ended without being asked to.", samples_restarts},

@@ -36,6 +36,8 @@ typedef struct Seen
 #define SEEN_LEASES	1000
 #define COMMAND_OVERDUE_S	60	/* that commands may wait for a sweep */
 #define COMMANDS_MAX	1000	/* that are counted */
+#define PLACEMENT_OVERDUE_S 60	/* that an offer may wait for its end, or a session for room */
+#define PLACEMENT_MAX	1000	/* of each that are counted */
 
 extern int	sight_read(Seen **seen);
 
