@@ -312,6 +312,32 @@ note 'what was broken';
 }
 
 # ----------------------------------------------------------------------
+note 'scenarios of placement';
+
+# Each of the contract's has a row, and what is in italics there a reason.
+{
+	my %last = (A => 9, B => 22, C => 27, D => 21, E => 3, F => 17, G => 11, H => 23, I => 34, J => 27, K => 17, L => 22, M => 16, N => 13);
+	my ($listed) = slurp_file("$ENV{RECONCILE_SOURCE}/doc/scenarios.md") =~ /^## Placement\n(.*?)^## /ms;
+	my ($excused) = slurp_file("$ENV{RECONCILE_SOURCE}/doc/internals.md") =~ /^And of placement:\n(.*?)^## /ms;
+	my $of = sub {
+		my %found;
+
+		foreach my $cell (@_)
+		{
+			while ($cell =~ /\b([A-N])(\d+)(?: to [A-N]?(\d+))?/g) { $found{"$1$_"} = 1 foreach $2 .. $3 // $2; }
+		}
+		return \%found;
+	};
+	my @first = map { (split /\|/)[1] } grep { /^\|/ } split /\n/, $listed;
+	my ($there, $left_out) = ($of->(@first), $of->(grep { /^ \*/ } @first));
+	my $reasons = $of->(map { (split /\|/)[1] } grep { /^\|/ } split /\n/, $excused);
+
+	is(join(' ', sort map { my $group = $_; grep { !delete $there->{$_} } map { "$group$_" } 1 .. $last{$group} } keys %last), '', 'each has a row');
+	is(join(' ', sort keys %$there), '', 'there are no others');
+	is(join(' ', sort grep { !$reasons->{$_} } keys %$left_out), '', 'each that is left out has a reason');
+}
+
+# ----------------------------------------------------------------------
 note 'the examples';
 
 my ($conventions) = grep { $_->[0] eq 'Conventions' } @blocks;
