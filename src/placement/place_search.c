@@ -30,6 +30,7 @@ typedef enum Pass
 typedef struct Asking
 {
 	Pass		pass;
+	bool		may_wait;		/* no target's row is locked by this transaction */
 	TimestampTz turns_until;	/* no turn is waited for after that */
 	bool		busy;			/* a host that would do has its row taken by somebody */
 } Asking;
@@ -81,7 +82,7 @@ answer_asked(Placing *placing, const char *host_id, int64 host_generation)
 static int
 turn_ms(const Asking *asking)
 {
-	if (asking->pass == PASS_FREE)
+	if (asking->pass == PASS_FREE || !asking->may_wait)
 		return 0;
 	return (int) Min(Max((asking->turns_until - clock_now()) / 1000, 0), HOST_TURN_MS);
 }
@@ -103,7 +104,6 @@ ask(Placing *placing, Asking *asking, const HostTarget *target)
 			break;
 	}
 	TEST_POINT("place-reserved");
-	place_end_offer(look);
 	placing->offer_id = offer_make(&look->session, target, look->search.round, look->settings.offer_ttl_ms, look->now);
 	answer_asked(placing, target->host_id, target->host_generation);
 	return true;
@@ -143,7 +143,7 @@ ask_next(Placing *placing, Asking *asking)
 	if (ask_ranked(placing, asking))
 		return true;
 	asking->turns_until = clock_add_ms(clock_now(), TURNS_MAX_MS);
-	if (asking->busy)
+	if (asking->busy && asking->may_wait)
 	{
 		asking->busy = false;
 		asking->pass = PASS_BUSY;
@@ -214,7 +214,7 @@ place_search(Placing *placing)
 	PlaceLook  *look = &placing->look;
 	Search	   *search = &look->search;
 	TargetKey	target = place_target(look);
-	Asking		asking = {0};
+	Asking		asking = {.may_wait = !look->offered};
 	bool		room_is_known;
 
 	/* who did not answer is not asked again in this round; with another wish all are */
@@ -226,6 +226,8 @@ place_search(Placing *placing)
 	}
 	if (look->round_over)
 		search_next_round(search, 0, DT_NOBEGIN);
+	/* what it had reserved is free: of one host alone that may be all there is */
+	place_end_offer(look);
 	room_is_known = target.runtime_compatibility_id != NULL && search_waits_at(search, &target) &&
 		host_room_is_known(&target);
 	if (ask_next(placing, &asking))
@@ -236,7 +238,6 @@ place_search(Placing *placing)
 		(void) search_wait(search, NULL, NULL, 0, look->now);
 		return;
 	}
-	place_end_offer(look);
 	if (asking.busy)
 	{
 		placing->outcome = "contended";
