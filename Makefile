@@ -46,6 +46,7 @@ OBJS = \
 	src/lease/incarnation.o \
 	src/lease/incarnation_sql.o \
 	src/lease/lease.o \
+	src/lease/lease_many.o \
 	src/lease/lease_sql.o \
 	src/fence/fence.o \
 	src/fence/fence_sql.o \
