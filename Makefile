@@ -125,6 +125,7 @@ OBJS = \
 	src/placement/session_command.o \
 	src/placement/session_inbox.o \
 	src/placement/session_due.o \
+	src/placement/session_lease.o \
 	src/placement/pointer.o \
 	src/placement/keep_marks.o \
 	src/placement/members.o \
