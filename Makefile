@@ -46,6 +46,7 @@ OBJS = \
 	src/lease/incarnation.o \
 	src/lease/incarnation_sql.o \
 	src/lease/lease.o \
+	src/lease/lease_many.o \
 	src/lease/lease_sql.o \
 	src/fence/fence.o \
 	src/fence/fence_sql.o \
@@ -124,6 +125,7 @@ OBJS = \
 	src/placement/session_command.o \
 	src/placement/session_inbox.o \
 	src/placement/session_due.o \
+	src/placement/session_lease.o \
 	src/placement/pointer.o \
 	src/placement/keep_marks.o \
 	src/placement/members.o \

@@ -210,6 +210,11 @@ SELECT count(*) FROM reconcile.get_session('t-h', 's');
 SELECT outcome FROM reconcile.update_desired_state('t-h', 's', 'x', 1, 'pooled');
 -- a factory is no host
 SELECT outcome FROM reconcile.update_host_state('t-h', 's', 8, 'tok8', 'idle', 'cold', 10);
+-- a host sees what it has, and no more of what it lost
+SET ROLE session_test_host;
+SELECT count(*) FROM reconcile.sessions;
+RESET ROLE;
+SELECT give('t-h', 's', 'h1', 8, 'tok8');
 SET ROLE session_test_host;
 SELECT tenant_id, session_id, host_id FROM reconcile.sessions;
 SELECT count(*) FROM reconcile.get_session('t-h', 's');

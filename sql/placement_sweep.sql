@@ -280,7 +280,8 @@ SELECT reconcile.set_placement('{"page_limit": 100, "max_pages": 8}') -> 'page_l
 -- offers that nobody answered: their sessions are looked at again
 SELECT count(reconcile.refuse_offer(offer_id)) >= 0 AS answered FROM reconcile.session_offer WHERE state = 'offered';
 SELECT reconcile.unregister_host('sweep host') IS NOT NULL, reconcile.register_host('sweep host', session_user);
-SELECT outcome FROM reconcile.publish_host_target('sweep host', 1, 'sweep', 'r', 'pooled', 'wss://h', 'cross_tenant_isolated', true, 20, '15 min');
+SELECT outcome FROM reconcile.publish_host_target('sweep host', 1, 'sweep', 'r', 'pooled', 'wss://h', 'cross_tenant_isolated', true, 20, '15 min',
+                                                      seen_offer => (SELECT max(offer_id) FROM reconcile.session_offer));
 SELECT outcome FROM reconcile.place_session('sweep', id('s10')) UNION ALL SELECT outcome FROM reconcile.place_session('sweep', id('s11'));
 UPDATE reconcile.session_offer SET expires_at = clock_timestamp() WHERE state = 'offered' AND session_id = id('s10');
 SELECT forget();

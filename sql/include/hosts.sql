@@ -9,13 +9,15 @@ EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, field = COLUMN_NAME, problem = MESSAGE_TEXT;
 END $$;
 
+-- Its number takes account of all that was offered to it so far, unless the test says of how much.
 CREATE FUNCTION publish(host text, generation bigint, capacity int, accepting boolean DEFAULT true, runtime text DEFAULT 'rt',
                         placement text DEFAULT 'pooled', seen bigint DEFAULT NULL, isolation text DEFAULT 'cross_tenant_isolated',
                         OUT outcome text, OUT mark bigint, OUT revision bigint)
 LANGUAGE sql AS $$
     SELECT p.outcome, p.generation, p.revision
       FROM reconcile.publish_host_target(host, generation, 'agent', runtime, placement, 'wss://' || host || ':9/x', isolation,
-                                         accepting, capacity, '5 min', '{}', seen) p;
+                                         accepting, capacity, '5 min', '{}',
+                                         coalesce(seen, (SELECT max(o.offer_id) FROM reconcile.session_offers o WHERE o.host_id = host))) p;
 $$;
 
 -- As the ranking has it: host, outcome, what is left.

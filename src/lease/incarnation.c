@@ -5,7 +5,9 @@
  * Grants hold LOCK_KIND_INCARNATION in share mode until they commit, a change
  * holds it exclusively: so what a change reads of leases is all that was granted
  * before it, and each later grant sees its floor.  Renewals need no such lock, as
- * a change that voids live terms takes their rows.
+ * a change that voids live terms takes their rows; but those of sessions, which are
+ * many and in use by hosts that may hang: they are void by the floor, and whoever
+ * renews one at this moment has renewed nothing.
  */
 #include "postgres.h"
 
@@ -22,6 +24,7 @@
 #include "core/wake.h"
 #include "fence/fence.h"
 #include "lease/incarnation.h"
+#include "lease/lease_row.h"
 
 /* Ordinary epochs are below it for two centuries; an outside order may have led one id above. */
 #define ORDINARY_EPOCHS		(INT64CONST(1) << 53)
@@ -64,19 +67,21 @@ static SqlPlan plans[] = {
 		" 0)",
 		1, {INT8OID}
 	},
+	/* in the order of who renews many */
 	[PLAN_LOCK_ALL] = {
-		"SELECT FROM reconcile.lease FOR NO KEY UPDATE", 0, {0}
+		"SELECT FROM reconcile.lease WHERE " LEASE_NAMED " ORDER BY reconciler_id FOR NO KEY UPDATE", 0, {0}
 	},
 	[PLAN_END_LIVE] = {
 		"WITH ended AS (UPDATE reconcile.lease SET expires_at = $1, touched_at = $1"
-		" WHERE expires_at OPERATOR(pg_catalog.>) $1 RETURNING reconciler_id, epoch)"
+		" WHERE expires_at OPERATOR(pg_catalog.>) $1 AND " LEASE_NAMED " RETURNING reconciler_id, epoch)"
 		" UPDATE reconcile.lease_term t SET ended_at = $1, end_reason = 'incarnation' FROM ended e"
 		" WHERE t.reconciler_id OPERATOR(pg_catalog.=) e.reconciler_id"
 		" AND t.epoch OPERATOR(pg_catalog.=) e.epoch AND t.ended_at IS NULL",
 		1, {TIMESTAMPTZOID}
 	},
 	[PLAN_END_OVER] = {
-		"UPDATE reconcile.lease_term t SET ended_at = l.expires_at, end_reason = 'expired' FROM reconcile.lease l"
+		"UPDATE reconcile.lease_term t SET ended_at = l.expires_at, end_reason = 'expired'"
+		" FROM (SELECT reconciler_id, epoch, expires_at FROM reconcile.lease WHERE " LEASE_NAMED ") l"
 		" WHERE t.ended_at IS NULL AND l.reconciler_id OPERATOR(pg_catalog.=) t.reconciler_id"
 		" AND l.epoch OPERATOR(pg_catalog.=) t.epoch AND l.expires_at OPERATOR(pg_catalog.<=) $1",
 		1, {TIMESTAMPTZOID}
@@ -244,7 +249,7 @@ incarnation_read(Incarnation *now)
  * ----------------------------------------------------------------
  */
 
-/* With the lock exclusively: ends what was granted and stores the new one. */
+/* With the lock exclusively: ends what was granted, but to sessions, and stores the new one. */
 static void
 begin_incarnation(const Incarnation *next)
 {
@@ -398,7 +403,7 @@ incarnation_hold(void)
 	return last.floor;
 }
 
-/* Waits for renewals and releases: one that has not committed may make a term live that looks over. */
+/* Waits for renewals and releases, but of sessions: one that has not committed may make a term live that looks over. */
 static void
 lock_terms(void)
 {

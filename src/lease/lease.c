@@ -49,6 +49,7 @@
 #include "fence/fence.h"
 #include "lease/incarnation.h"
 #include "lease/lease.h"
+#include "lease/lease_row.h"
 
 /*
  * Two grants conflict, a grant and a renewal conflict, two renewals do not; and
@@ -170,7 +171,7 @@ lease_deadline(const Lease *lease)
  */
 
 #define LEASE_COLUMNS \
-	"holder_id, epoch, acquired_at, expires_at, touched_at, ttl_ms, renewals, engine, home, timeline"
+	"holder_id, epoch, acquired_at, expires_at, touched_at, ttl_ms, renewals, engine, home, timeline, " LEASE_VOID
 
 /* A grant meets no row of a term that is over locked, nor one of a lost term when it begins an incarnation. */
 #define LOCK_TERM \
@@ -178,7 +179,8 @@ lease_deadline(const Lease *lease)
 	" WHERE reconciler_id OPERATOR(pg_catalog.=) $1" \
 	" AND ($2 IS NULL OR holder_id OPERATOR(pg_catalog.=) $2)" \
 	" AND epoch OPERATOR(pg_catalog.=) $3 AND expires_at OPERATOR(pg_catalog.>) $6" \
-	" AND home OPERATOR(pg_catalog.=) $4 AND timeline OPERATOR(pg_catalog.=) $5 FOR NO KEY UPDATE"
+	" AND home OPERATOR(pg_catalog.=) $4 AND timeline OPERATOR(pg_catalog.=) $5 AND NOT " LEASE_VOID \
+	" FOR NO KEY UPDATE"
 #define LOCK_TERM_ARGS	{TEXTOID, TEXTOID, INT8OID, TEXTOID, INT4OID, TIMESTAMPTZOID}
 
 enum
@@ -281,7 +283,9 @@ fetch_lease(uint64 rows, const char *reconciler_id, Lease *lease)
 	lease->renewals = DatumGetInt64(sql_value(0, 7, NULL));
 	lease->engine = DatumGetBool(sql_value(0, 8, NULL));
 	lease->lost = home_compare(TextDatumGetCString(sql_value(0, 9, NULL)),
-							   DatumGetInt32(sql_value(0, 10, NULL))) != HOME_SAME;
+							   DatumGetInt32(sql_value(0, 10, NULL))) != HOME_SAME ||
+		DatumGetBool(sql_value(0, 11, NULL));
+	lease->stored_end = lease->expires_at;
 	/* another's deadlines, by another's clock: for whoever compares times it is long over */
 	if (lease->lost)
 		lease->expires_at = lease->touched_at = DT_NOBEGIN;
@@ -470,13 +474,8 @@ write_refresh(const Lease *lease)
  * ----------------------------------------------------------------
  */
 
-/*
- * Makes a later deadline durable where a crash could take it back: afterwards
- * lease_deadline() would know the shorter ttl only, and without the engine it
- * knows of no crash.
- */
-static void
-keep_deadline(int64 old_ttl_ms, int64 ttl_ms)
+void
+lease_keep_deadline(int64 old_ttl_ms, int64 ttl_ms)
 {
 	if (ttl_ms > old_ttl_ms || lease_started_at_hook == NULL)
 		ForceSyncCommit();
@@ -612,7 +611,7 @@ lease_try_acquire(const char *reconciler_id, const char *holder_id, int64 ttl_ms
 	if (decision.step == LEASE_REFRESH)
 	{
 		write_refresh(lease);
-		keep_deadline(before.ttl_ms, ttl_ms);
+		lease_keep_deadline(before.ttl_ms, ttl_ms);
 	}
 	else
 	{
@@ -728,7 +727,7 @@ lease_renew(const char *reconciler_id, const char *holder_id, int64 epoch, int64
 	values[2] = TimestampTzGetDatum(now);
 	sql_run_latest(&plans[PLAN_RENEW], values, NULL);
 	sql_end(&scope);
-	keep_deadline(lease->ttl_ms, ttl_ms);
+	lease_keep_deadline(lease->ttl_ms, ttl_ms);
 	fence_note_grant();
 	return true;
 }

@@ -9,7 +9,8 @@
  * lease lock alone and the id's fence lock exclusively.
  *
  * A term holds where it was granted (core/home.h): in a copy, and after a
- * promotion, it is over from the first moment.
+ * promotion, it is over from the first moment.  One of a session holds above
+ * the floor of the incarnation alone.
  */
 #ifndef RECONCILE_LEASE_H
 #define RECONCILE_LEASE_H
@@ -32,6 +33,7 @@ typedef struct Lease
 	int64		renewals;
 	bool		engine;			/* held by the dispatcher of this database */
 	bool		lost;			/* granted elsewhere, or before a promotion: its times say that it is over */
+	TimestampTz stored_end;		/* of the row, also where it is lost: by the clock of whoever granted it */
 } Lease;
 
 typedef enum LeaseOutcome
@@ -137,6 +139,22 @@ extern LeaseOutcome lease_try_acquire(const char *reconciler_id, const char *hol
  */
 extern bool lease_renew(const char *reconciler_id, const char *holder_id, int64 epoch,
 						int64 ttl_ms, Lease *lease);
+
+/* One of many that are renewed at once. */
+typedef struct LeaseRenewal
+{
+	const char *reconciler_id;
+	const char *holder_id;
+	int64		epoch;
+	bool		renewed;
+	TimestampTz expires_at;		/* where it was */
+} LeaseRenewal;
+
+/*
+ * The same as lease_renew() of each.  All who renew the same ids pass them in the
+ * same order, and none twice; it waits in that order.
+ */
+extern void lease_renew_many(LeaseRenewal *renewals, int n, int64 ttl_ms);
 
 /* Frees a live term for an immediate take-over.  false, without effect: it was not the caller's. */
 extern bool lease_release(const char *reconciler_id, const char *holder_id, int64 epoch);

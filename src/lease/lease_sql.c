@@ -230,21 +230,12 @@ reconcile_release_lease(PG_FUNCTION_ARGS)
  * ----------------------------------------------------------------
  */
 
-/* An element of the arrays of renew_leases(). */
-typedef struct Renewal
-{
-	char	   *reconciler_id;
-	int64		epoch;
-	bool		renewed;
-	TimestampTz expires_at;
-} Renewal;
-
 /* In this order the rows are locked, whatever the order of the call. */
 static int
 compare_terms(const void *a, const void *b)
 {
-	const Renewal *x = *(Renewal *const *) a;
-	const Renewal *y = *(Renewal *const *) b;
+	const LeaseRenewal *x = *(LeaseRenewal *const *) a;
+	const LeaseRenewal *y = *(LeaseRenewal *const *) b;
 	int			order = strcmp(x->reconciler_id, y->reconciler_id);
 
 	if (order != 0)
@@ -253,17 +244,17 @@ compare_terms(const void *a, const void *b)
 }
 
 /* Checks all of the arrays and rights before anything is changed. */
-static Renewal *
+static LeaseRenewal *
 renewals_arg(FunctionCallInfo fcinfo, int *n)
 {
 	Datum	   *ids;
 	Datum	   *epochs;
-	Renewal    *renewals;
+	LeaseRenewal *renewals;
 
 	*n = array_arg(fcinfo, 1, "reconciler_ids", TEXTOID, RENEW_MAX, &ids);
 	array_lengths_check("epochs", array_arg(fcinfo, 2, "epochs", INT8OID, RENEW_MAX, &epochs),
 						"reconciler_ids", *n);
-	renewals = palloc0(sizeof(Renewal) * Max(*n, 1));
+	renewals = palloc0(sizeof(LeaseRenewal) * Max(*n, 1));
 	for (int i = 0; i < *n; i++)
 	{
 		renewals[i].reconciler_id = TextDatumGetCString(ids[i]);
@@ -281,8 +272,10 @@ reconcile_renew_leases(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	char	   *holder_id;
-	Renewal    *renewals;
-	Renewal   **sorted;
+	LeaseRenewal *renewals;
+	LeaseRenewal **sorted;
+	LeaseRenewal *terms;
+	int			nterms = 0;
 	int			n;
 	int64		ttl_ms = 0;
 
@@ -292,31 +285,29 @@ reconcile_renew_leases(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(3))
 		ttl_ms = duration_arg(fcinfo, 3, "ttl", false);
 
-	sorted = palloc(sizeof(Renewal *) * Max(n, 1));
+	sorted = palloc(sizeof(LeaseRenewal *) * Max(n, 1));
 	for (int i = 0; i < n; i++)
+	{
+		renewals[i].holder_id = holder_id;
 		sorted[i] = &renewals[i];
-	qsort(sorted, n, sizeof(Renewal *), compare_terms);
+	}
+	qsort(sorted, n, sizeof(LeaseRenewal *), compare_terms);
+	/* the same term twice is one renewal */
+	terms = palloc(sizeof(LeaseRenewal) * Max(n, 1));
 	for (int i = 0; i < n; i++)
 	{
 		if (i == 0 || strcmp(sorted[i]->reconciler_id, sorted[i - 1]->reconciler_id) != 0)
 			access_require(CAP_LEASE, sorted[i]->reconciler_id);
+		if (i == 0 || compare_terms(&sorted[i - 1], &sorted[i]) != 0)
+			terms[nterms++] = *sorted[i];
 	}
-
-	for (int i = 0; i < n; i++)
+	lease_renew_many(terms, nterms, ttl_ms);
+	for (int i = 0, t = 0; i < n; i++)
 	{
-		Renewal    *renewal = sorted[i];
-		Lease		lease;
-
-		/* the same term twice is one renewal */
-		if (i > 0 && compare_terms(&sorted[i - 1], &sorted[i]) == 0)
-		{
-			renewal->renewed = sorted[i - 1]->renewed;
-			renewal->expires_at = sorted[i - 1]->expires_at;
-			continue;
-		}
-		CHECK_FOR_INTERRUPTS();
-		renewal->renewed = lease_renew(renewal->reconciler_id, holder_id, renewal->epoch, ttl_ms, &lease);
-		renewal->expires_at = lease.expires_at;
+		if (i > 0 && compare_terms(&sorted[i - 1], &sorted[i]) != 0)
+			t++;
+		sorted[i]->renewed = terms[t].renewed;
+		sorted[i]->expires_at = terms[t].expires_at;
 	}
 
 	InitMaterializedSRF(fcinfo, 0);

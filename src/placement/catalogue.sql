@@ -75,11 +75,17 @@ COMMENT ON FUNCTION reconcile.control_shard_of(text, text, int) IS
 
 -- Sessions.
 
-CREATE FUNCTION reconcile.may_see_session(host_id text) RETURNS boolean
+CREATE FUNCTION reconcile.may_place() RETURNS boolean
     LANGUAGE c STABLE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
-    AS 'MODULE_PATHNAME', 'reconcile_may_see_session';
-COMMENT ON FUNCTION reconcile.may_see_session(text) IS
-'May the current role see a session that this host has (NULL: that none has)? Who has the capability place sees all, a host those that it has.';
+    AS 'MODULE_PATHNAME', 'reconcile_may_place';
+COMMENT ON FUNCTION reconcile.may_place() IS
+'Has the current role the capability place, by which it sees all sessions and hosts?';
+
+CREATE FUNCTION reconcile.my_hosts() RETURNS text[]
+    LANGUAGE c STABLE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
+    AS 'MODULE_PATHNAME', 'reconcile_my_hosts';
+COMMENT ON FUNCTION reconcile.my_hosts() IS
+'The hosts that the current role acts for.';
 
 CREATE VIEW reconcile.sessions WITH (security_barrier) AS
 SELECT s.tenant_id COLLATE "default" AS tenant_id,
@@ -117,6 +123,7 @@ SELECT s.tenant_id COLLATE "default" AS tenant_id,
        r.accepting,
        r.lease_epoch,
        l.expires_at AS lease_expires_at,
+       GREATEST(l.expires_at - pg_catalog.clock_timestamp(), interval '0') AS lease_remaining,
        c.pending AS pending_commands,
        c.claimed AS claimed_commands,
        c.applying AS applying_commands,
@@ -130,6 +137,9 @@ SELECT s.tenant_id COLLATE "default" AS tenant_id,
   LEFT JOIN reconcile.lease l
          ON l.reconciler_id = 'session:' || s.number AND l.epoch = r.lease_epoch AND r.host_id IS NOT NULL
         AND l.home = h.home AND l.timeline = h.timeline
+        -- those of an incarnation that is over stand as they were
+        AND l.epoch > COALESCE((SELECT i.epoch_floor FROM reconcile.incarnation i
+                                 ORDER BY i.incarnation DESC, i.epoch_floor DESC LIMIT 1), 0)
   LEFT JOIN LATERAL (
     SELECT pg_catalog.count(*) FILTER (WHERE c.state = 'pending') AS pending,
            pg_catalog.count(*) FILTER (WHERE c.state = 'claimed') AS claimed,
@@ -138,9 +148,10 @@ SELECT s.tenant_id COLLATE "default" AS tenant_id,
      WHERE c.tenant_id = s.tenant_id AND c.session_id = s.session_id
        AND c.state IN ('pending', 'claimed', 'applying')
   ) c ON true
- WHERE (SELECT reconcile.may_see_session(NULL)) OR (r.host_id IS NOT NULL AND reconcile.may_see_session(r.host_id));
+ WHERE (SELECT reconcile.may_place())
+    OR (r.host_id = ANY ((SELECT reconcile.my_hosts())::text[]) AND l.expires_at > pg_catalog.clock_timestamp());
 COMMENT ON VIEW reconcile.sessions IS
-'Sessions that the caller may see: what is wanted of each (revision), what its hosts have said of it (observed_revision; NULL: nothing), where it is (owner is live, expired or released; NULL: it was nowhere yet), and how many commands are open. number is its entity in the loop placement.';
+'Sessions that the caller may see, all by the capability place, or those that a host of the caller''s has now: what is wanted of each (revision), what its hosts have said of it (observed_revision; NULL: nothing), where it is (owner is live, expired or released; NULL: it was nowhere yet), and how many commands are open. number is its entity in the loop placement.';
 
 CREATE FUNCTION reconcile.create_session(
     tenant_id text, session_id text, agent_id text, placement text, idempotency_key text,

@@ -6,20 +6,25 @@
  * targets in the order of their keys, then offers; no row of a session, so that a
  * heartbeat neither waits for who decides about one nor is waited for.  A session that
  * cannot be renewed is no error: the host is told to stop it.
+ *
+ * Any of those locks may be waited for, so what follows from a clock is told last: how
+ * long the leases hold, and that one is over by then.  Whoever turns out to be of an
+ * earlier generation after a wait, or no host any more, has written nothing.
  */
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
 #include "fmgr.h"
-#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "core/compat.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/plan.h"
 #include "core/rows.h"
+#include "core/subxact.h"
 #include "journal/envelope.h"
 #include "lease/lease.h"
 #include "placement/field.h"
@@ -59,6 +64,7 @@ static SqlPlan plans[] = {
 		" pg_catalog.unnest($5), pg_catalog.unnest($6)) WITH ORDINALITY"
 		" k (tenant_id, session_id, epoch, expires_at, residency, accepting, n)"
 		" WHERE " OF_KEY " AND r.lease_epoch OPERATOR(pg_catalog.=) k.epoch AND r.host_id IS NOT NULL"
+		" AND r.host_generation OPERATOR(pg_catalog.<=) $8"
 		" RETURNING k.n::pg_catalog.int4",
 		8, {TEXTARRAYOID, TEXTARRAYOID, INT8ARRAYOID, TIMESTAMPTZARRAYOID, TEXTARRAYOID, BOOLARRAYOID, TIMESTAMPTZOID,
 			INT8OID}
@@ -102,8 +108,10 @@ typedef struct Heartbeat
 	int			ntargets;
 	Beat	   *beats;
 	int			nbeats;
-	bool		has_seen;
 	int64		seen_offer;
+	/* what the host is told of itself */
+	const char *outcome;
+	int64		generation;		/* the highest that has spoken; 0: not told */
 } Heartbeat;
 
 /* ----------------------------------------------------------------
@@ -229,10 +237,10 @@ reason_to_stop(const Heartbeat *heartbeat, const Beat *beat, const char *host_id
 	return heartbeat->host_generation < host_generation ? "generation" : NULL;
 }
 
+/* What is registered of n of them, and what follows from it. */
 static void
-read_facts(Heartbeat *heartbeat)
+read_facts(const Heartbeat *heartbeat, Beat **beats, int n)
 {
-	int			n = heartbeat->nbeats;
 	Datum	   *tenants = palloc(sizeof(Datum) * n);
 	Datum	   *sessions = palloc(sizeof(Datum) * n);
 	Datum		values[2];
@@ -241,9 +249,9 @@ read_facts(Heartbeat *heartbeat)
 
 	for (int i = 0; i < n; i++)
 	{
-		tenants[i] = CStringGetTextDatum(heartbeat->beats[i].tenant_id);
-		sessions[i] = CStringGetTextDatum(heartbeat->beats[i].session_id);
-		heartbeat->beats[i].stop = "not_found";
+		tenants[i] = CStringGetTextDatum(beats[i]->tenant_id);
+		sessions[i] = CStringGetTextDatum(beats[i]->session_id);
+		beats[i]->stop = "not_found";
 	}
 	values[0] = texts_of(tenants, n);
 	values[1] = texts_of(sessions, n);
@@ -251,7 +259,7 @@ read_facts(Heartbeat *heartbeat)
 	rows = sql_run_latest(&plans[PLAN_FACTS], values, NULL);
 	for (uint64 i = 0; i < rows; i++)
 	{
-		Beat	   *beat = &heartbeat->beats[DatumGetInt32(sql_value(i, 1, NULL)) - 1];
+		Beat	   *beat = beats[DatumGetInt32(sql_value(i, 1, NULL)) - 1];
 		bool		released;
 		Datum		host_id = sql_value(i, 4, &released);
 		bool		isnull;
@@ -281,8 +289,8 @@ static Beat **
 renew_leases(Heartbeat *heartbeat, int64 ttl_ms, int *n)
 {
 	Beat	  **renewed = palloc(sizeof(Beat *) * Max(heartbeat->nbeats, 1));
+	LeaseRenewal *renewals;
 	int			candidates = 0;
-	int64		last = 0;
 
 	*n = 0;
 	for (int i = 0; i < heartbeat->nbeats; i++)
@@ -291,25 +299,31 @@ renew_leases(Heartbeat *heartbeat, int64 ttl_ms, int *n)
 			renewed[candidates++] = &heartbeat->beats[i];
 	}
 	qsort(renewed, candidates, sizeof(Beat *), compare_numbers);
+	renewals = palloc0(sizeof(LeaseRenewal) * Max(candidates, 1));
+	for (int i = 0; i < candidates; i++)
+	{
+		char	   *lease_id = palloc(SESSION_LEASE_MAX);
+		char	   *holder_id = palloc(OFFER_HOLDER_MAX);
+
+		if (i > 0 && renewed[i]->number == renewed[i - 1]->number)
+			field_invalid("sessions", "names a session twice", NULL);
+		session_lease_id(renewed[i]->number, lease_id);
+		offer_holder_id(renewed[i]->offer_id, holder_id);
+		renewals[i].reconciler_id = lease_id;
+		renewals[i].holder_id = holder_id;
+		renewals[i].epoch = renewed[i]->epoch;
+	}
+	lease_renew_many(renewals, candidates, ttl_ms);
 	for (int i = 0; i < candidates; i++)
 	{
 		Beat	   *beat = renewed[i];
-		char		lease_id[SESSION_LEASE_MAX];
-		char		holder_id[OFFER_HOLDER_MAX];
-		Lease		lease;
 
-		CHECK_FOR_INTERRUPTS();
-		if (i > 0 && beat->number == last)
-			field_invalid("sessions", "names a session twice", NULL);
-		last = beat->number;
-		session_lease_id(beat->number, lease_id);
-		offer_holder_id(beat->offer_id, holder_id);
-		if (!lease_renew(lease_id, holder_id, beat->epoch, ttl_ms, &lease))
+		if (!renewals[i].renewed)
 		{
 			beat->stop = "expired";
 			continue;
 		}
-		beat->expires_at = lease.expires_at;
+		beat->expires_at = renewals[i].expires_at;
 		renewed[(*n)++] = beat;
 	}
 	return renewed;
@@ -320,6 +334,7 @@ write_registrations(const Heartbeat *heartbeat, Beat **renewed, int n)
 {
 	Datum	   *columns[6];
 	Datum		values[8];
+	bool	   *written;
 	uint64		rows;
 	SqlScope	scope;
 
@@ -333,7 +348,6 @@ write_registrations(const Heartbeat *heartbeat, Beat **renewed, int n)
 		columns[3][i] = TimestampTzGetDatum(renewed[i]->expires_at);
 		columns[4][i] = CStringGetTextDatum(renewed[i]->residency);
 		columns[5][i] = BoolGetDatum(renewed[i]->accepting);
-		renewed[i]->stop = "released";
 	}
 	values[0] = texts_of(columns[0], n);
 	values[1] = texts_of(columns[1], n);
@@ -345,9 +359,18 @@ write_registrations(const Heartbeat *heartbeat, Beat **renewed, int n)
 	values[7] = Int64GetDatum(heartbeat->host_generation);
 	sql_begin(&scope);
 	rows = sql_run_latest(&plans[PLAN_RENEW], values, NULL);
+	written = palloc0(n);
 	for (uint64 i = 0; i < rows; i++)
-		renewed[DatumGetInt32(sql_value(i, 1, NULL)) - 1]->stop = NULL;
+		written[DatumGetInt32(sql_value(i, 1, NULL)) - 1] = true;
 	sql_end(&scope);
+	if (rows == n)
+		return;
+	/* it was let go, fenced, or is a later generation's since it was looked at */
+	for (int i = 0; i < n; i++)
+	{
+		if (!written[i])
+			read_facts(heartbeat, &renewed[i], 1);
+	}
 }
 
 /* Those that are to leave where they are: whoever waits for one is told that it is busy, and for how long. */
@@ -373,11 +396,14 @@ renew_sessions(Heartbeat *heartbeat, int64 ttl_ms)
 {
 	Beat	  **renewed;
 	Datum	   *offers;
-	int			n;
+	int			n = heartbeat->nbeats;
 
-	if (heartbeat->nbeats == 0)
+	if (n == 0)
 		return (Datum) 0;
-	read_facts(heartbeat);
+	renewed = palloc(sizeof(Beat *) * n);
+	for (int i = 0; i < n; i++)
+		renewed[i] = &heartbeat->beats[i];
+	read_facts(heartbeat, renewed, n);
 	renewed = renew_leases(heartbeat, ttl_ms, &n);
 	if (n == 0)
 		return (Datum) 0;
@@ -432,38 +458,51 @@ answer_drains(ReturnSetInfo *result, const Heartbeat *heartbeat)
 	sql_end(&scope);
 }
 
-/* The highest generation of this host that has spoken of one of these targets. */
-static int64
-highest_generation(const Heartbeat *heartbeat)
+/* ----------------------------------------------------------------
+ * From the call to its answer
+ * ----------------------------------------------------------------
+ */
+
+/* Has the host that calls nothing to say any more?  Then heartbeat->outcome says why. */
+static bool
+is_past(Heartbeat *heartbeat)
 {
-	int64		highest = 0;
-
-	for (int i = 0; i < heartbeat->ntargets; i++)
+	heartbeat->generation = 0;
+	if (!host_is_mine(heartbeat->host_id))
+		heartbeat->outcome = "not_found";
+	else
 	{
-		char	   *endpoint;
-
-		highest = Max(highest, target_generation(&heartbeat->targets[i].key, heartbeat->host_id, &endpoint));
+		/* another process is this host by now: this one has nothing to keep either */
+		heartbeat->generation = host_highest_generation(heartbeat->host_id);
+		if (heartbeat->generation > heartbeat->host_generation)
+			heartbeat->outcome = "generation";
 	}
-	return highest;
+	return heartbeat->outcome != NULL;
+}
+
+/* An error takes back what was written: heartbeat->outcome says why, and it is told to nobody. */
+compat_noreturn static void take_back(void);
+
+static void
+take_back(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg_internal("the host has nothing to say any more")));
 }
 
 static void
-beat(ReturnSetInfo *result, Heartbeat *heartbeat)
+speak(void *arg)
 {
-	PlacementSettings settings;
+	Heartbeat  *heartbeat = arg;
 	SeenOffers	seen = {.up_to = heartbeat->seen_offer};
-	int64		generation = highest_generation(heartbeat);
-	const char *outcome = "renewed";
+	PlacementSettings settings;
 
-	/* another process is this host by now: this one has nothing to say, and nothing to keep */
-	if (generation > heartbeat->host_generation)
-	{
-		answer(result, "generation", NULL, NULL, 0, generation, 0);
-		return;
-	}
 	placement_settings(&settings);
 	seen.listed = renew_sessions(heartbeat, settings.session_ttl_ms);
-	generation = heartbeat->host_generation;
+	/* the leases may have been waited for */
+	if (is_past(heartbeat))
+		take_back();
 	for (int i = 0; i < heartbeat->ntargets; i++)
 	{
 		int64		revision;
@@ -472,11 +511,56 @@ beat(ReturnSetInfo *result, Heartbeat *heartbeat)
 
 		if (!target_publish(heartbeat->host_id, &heartbeat->targets[i], &seen, &mark, &revision, &expires_at))
 		{
-			outcome = "generation";
-			generation = Max(generation, mark);
+			heartbeat->outcome = "generation";
+			heartbeat->generation = mark;
+			take_back();
 		}
 	}
-	answer(result, outcome, NULL, NULL, 0, generation, settings.session_ttl_ms);
+	heartbeat->outcome = "renewed";
+	heartbeat->generation = heartbeat->host_generation;
+}
+
+/* How long all that were renewed hold, 0 for none; what is over by now is to stop. */
+static int64
+remaining_ms(Heartbeat *heartbeat)
+{
+	TimestampTz now = clock_now();
+	TimestampTz earliest = DT_NOEND;
+
+	for (int i = 0; i < heartbeat->nbeats; i++)
+	{
+		Beat	   *beat = &heartbeat->beats[i];
+
+		if (beat->stop != NULL)
+			continue;
+		/* what is left below 1 ms is told as nothing */
+		if (beat->expires_at < now + 1000)
+			beat->stop = "expired";
+		else
+			earliest = Min(earliest, beat->expires_at);
+	}
+	return earliest == DT_NOEND ? 0 : (earliest - now) / 1000;
+}
+
+static void
+beat(ReturnSetInfo *result, Heartbeat *heartbeat)
+{
+	int64		remaining;
+
+	if (!is_past(heartbeat))
+	{
+		ErrorData  *error = subxact_run(speak, heartbeat);
+
+		if (error != NULL && heartbeat->outcome == NULL)
+			ReThrowError(error);
+	}
+	if (strcmp(heartbeat->outcome, "renewed") != 0)
+	{
+		answer(result, heartbeat->outcome, NULL, NULL, 0, heartbeat->generation, 0);
+		return;
+	}
+	remaining = remaining_ms(heartbeat);
+	answer(result, "renewed", NULL, NULL, 0, heartbeat->generation, remaining);
 	for (int i = 0; i < heartbeat->nbeats; i++)
 	{
 		const Beat *b = &heartbeat->beats[i];
@@ -501,14 +585,10 @@ reconcile_heartbeat_host(PG_FUNCTION_ARGS)
 	heartbeat.ttl_ms = interval_field(fcinfo, 4, "ttl", false, TARGET_TTL_MAX_MS, "It is more than 0 and at most 15 minutes.");
 	targets_arg(fcinfo, 2, &heartbeat);
 	sessions_arg(fcinfo, 3, &heartbeat);
-	heartbeat.has_seen = !PG_ARGISNULL(5);
-	if (heartbeat.has_seen)
+	if (!PG_ARGISNULL(5))
 		heartbeat.seen_offer = number_field(fcinfo, 5, "seen_offer", 0, PG_INT64_MAX, "It is at least 0.");
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (host_is_mine(heartbeat.host_id))
-		beat(result, &heartbeat);
-	else
-		answer(result, "not_found", NULL, NULL, 0, 0, 0);
+	beat(result, &heartbeat);
 	return (Datum) 0;
 }

@@ -12,6 +12,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -26,6 +27,7 @@
 enum
 {
 	PLAN_MINE,
+	PLAN_ALL_MINE,
 	PLAN_LOCK,
 	PLAN_REGISTER,
 	PLAN_BIND,
@@ -38,6 +40,12 @@ static SqlPlan plans[] = {
 		" JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) h.role AND r.rolname OPERATOR(pg_catalog.=) h.role_name"
 		" WHERE h.host_id OPERATOR(pg_catalog.=) $1 AND pg_catalog.pg_has_role($2, r.oid, 'USAGE')",
 		2, {TEXTOID, OIDOID}
+	},
+	[PLAN_ALL_MINE] = {
+		"SELECT COALESCE(pg_catalog.array_agg(h.host_id), '{}') FROM reconcile.host h"
+		" JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) h.role AND r.rolname OPERATOR(pg_catalog.=) h.role_name"
+		" WHERE pg_catalog.pg_has_role($1, r.oid, 'USAGE')",
+		1, {OIDOID}
 	},
 	[PLAN_LOCK] = {
 		"SELECT h.role::pg_catalog.oid, h.role_name FROM reconcile.host h"
@@ -148,12 +156,29 @@ reconcile_unregister_host(PG_FUNCTION_ARGS)
 	PG_RETURN_DATUM(CStringGetTextDatum(found ? "unregistered" : "not_found"));
 }
 
-/* For the views, which show a host to whom this is true. */
-PG_FUNCTION_INFO_V1(reconcile_may_see_host);
+/* For the views: who places sees all hosts and sessions, */
+PG_FUNCTION_INFO_V1(reconcile_may_place);
 Datum
-reconcile_may_see_host(PG_FUNCTION_ARGS)
+reconcile_may_place(PG_FUNCTION_ARGS)
 {
-	char	   *host_id = text_arg(fcinfo, 0, "host_id");
+	PG_RETURN_BOOL(access_allowed(CAP_PLACE, ""));
+}
 
-	PG_RETURN_BOOL(access_allowed(CAP_PLACE, "") || host_is_mine(host_id));
+/* and others what is of their hosts, which are asked for once. */
+PG_FUNCTION_INFO_V1(reconcile_my_hosts);
+Datum
+reconcile_my_hosts(PG_FUNCTION_ARGS)
+{
+	SqlScope	scope;
+	Datum		role = ObjectIdGetDatum(GetUserId());
+	Datum		hosts;
+	MemoryContext context;
+
+	sql_begin(&scope);
+	(void) sql_run_latest(&plans[PLAN_ALL_MINE], &role, NULL);
+	context = MemoryContextSwitchTo(scope.outer);
+	hosts = PointerGetDatum(DatumGetArrayTypePCopy(sql_value(0, 1, NULL)));
+	MemoryContextSwitchTo(context);
+	sql_end(&scope);
+	PG_RETURN_DATUM(hosts);
 }

@@ -52,7 +52,6 @@ typedef struct Advertisement
 /* Which of the sessions that it accepted a host's capacity takes account of. */
 typedef struct SeenOffers
 {
-	bool		all;
 	int64		up_to;			/* those of these offers, 0: none */
 	Datum		listed;			/* and of these, a bigint[] */
 } SeenOffers;
@@ -83,6 +82,9 @@ extern bool target_publish(const char *host_id, const Advertisement *advertiseme
 /* The generation of a host that last spoke of a target, 0 for none; its endpoint, NULL where it is withdrawn. */
 extern int64 target_generation(const TargetKey *key, const char *host_id, char **endpoint);
 
+/* The highest generation of a host that has spoken of any target, 0 for none. */
+extern int64 host_highest_generation(const char *host_id);
+
 /* Where a session is. */
 typedef struct Registration
 {
@@ -109,6 +111,13 @@ extern bool registration_read(const SessionKey *key, Registration *registration)
  * the only authority: a lease that is over, or lost, makes it expired.
  */
 extern bool registration_is_live(const Session *session, const Registration *registration, TimestampTz now);
+
+/*
+ * Until when somebody may take a session for his: whoever has its lease, or had it in an
+ * incarnation that is over, as he acts outside and was told nothing.  DT_NOBEGIN: nobody.
+ * With the row of the session locked nobody gets it meanwhile.
+ */
+extern TimestampTz session_held_until(const Session *session, int64 session_ttl_ms);
 
 /* What somebody who says that he has a session turns out to be. */
 typedef enum Holder

@@ -225,7 +225,7 @@ update_state(const SessionKey *key, const HostState *said, Session *session)
 {
 	TimestampTz now;
 
-	if (!holder_is_known(key, &said->proof) || !session_lock(key, session))
+	if (!holder_is_known(key, &said->proof) || !session_lock(key, session) || !holder_is_known(key, &said->proof))
 		return HOST_STATE_NOT_FOUND;
 	now = clock_now();
 	if (said->proof.epoch < session->observed_epoch)

@@ -21,6 +21,7 @@
 #define WORKLOAD_DIGEST_BYTES	28
 #define PLACEMENT_PREFIX		"placement-"
 #define REVIVE_PREFIX			"revive-"
+#define ATTACH_DOMAIN			"placement-attach/v1"
 #define SHARD_DOMAIN			"looprig/sessionstore/shard/v1"
 
 static char *
@@ -65,7 +66,7 @@ session_workload_name(const Session *session, int64 generation)
 }
 
 /* ----------------------------------------------------------------
- * Wishes: lengths in decimal, with a zero byte behind
+ * Wishes and attachments: lengths in decimal, with a zero byte behind
  * ----------------------------------------------------------------
  */
 
@@ -123,6 +124,24 @@ session_revive_key(const SessionKey *key, const SessionDesired *desired, int64 g
 	add_decimal(digest, psprintf(INT64_FORMAT, generation));
 	digest_end(digest, result);
 	return hex_name(REVIVE_PREFIX, result, DIGEST_BYTES);
+}
+
+char *
+session_attach_key(const char *tenant_id, const char *session_id, const char *agent_id,
+				   const char *runtime_compatibility_id, const char *mode, int64 generation)
+{
+	Digest	   *digest = digest_open();
+	uint8		result[DIGEST_BYTES];
+
+	add_decimal(digest, ATTACH_DOMAIN);
+	add_decimal(digest, tenant_id);
+	add_decimal(digest, session_id);
+	add_decimal(digest, agent_id);
+	add_decimal(digest, runtime_compatibility_id);
+	add_decimal(digest, mode);
+	add_decimal(digest, psprintf(INT64_FORMAT, generation));
+	digest_end(digest, result);
+	return hex_name("", result, DIGEST_BYTES);
 }
 
 /* ----------------------------------------------------------------

@@ -24,7 +24,6 @@
 #include "core/plan.h"
 #include "core/rows.h"
 #include "core/testpoint.h"
-#include "journal/digest.h"
 #include "journal/envelope.h"
 #include "lease/lease.h"
 #include "placement/field.h"
@@ -71,7 +70,11 @@ static SqlPlan plans[] = {
 		1, {INT8OID}
 	},
 	[PLAN_READ_OPEN] = {
-		"SELECT " OFFER_COLUMNS " FROM reconcile.session_offer o WHERE o.tenant_id OPERATOR(pg_catalog.=) $1"
+		"SELECT " OFFER_COLUMNS ", t.observed_at FROM reconcile.session_offer o LEFT JOIN reconcile.host_target t"
+		" ON t.agent_id OPERATOR(pg_catalog.=) o.agent_id AND t.placement OPERATOR(pg_catalog.=) o.placement"
+		" AND t.runtime_compatibility_id OPERATOR(pg_catalog.=) o.runtime_compatibility_id"
+		" AND t.host_id OPERATOR(pg_catalog.=) o.host_id AND t.expires_at IS NULL"
+		" WHERE o.tenant_id OPERATOR(pg_catalog.=) $1"
 		" AND o.session_id OPERATOR(pg_catalog.=) $2 AND o.state OPERATOR(pg_catalog.=) 'offered'",
 		2, {TEXTOID, TEXTOID}
 	},
@@ -117,15 +120,6 @@ static SqlPlan plans[] = {
  * ----------------------------------------------------------------
  */
 
-static char *
-copy_out(const SqlScope *scope, int row, int column)
-{
-	bool		isnull;
-	Datum		value = sql_value(row, column, &isnull);
-
-	return isnull ? NULL : MemoryContextStrdup(scope->outer, TextDatumGetCString(value));
-}
-
 static void
 offer_from_row(const SqlScope *scope, Offer *offer)
 {
@@ -133,21 +127,21 @@ offer_from_row(const SqlScope *scope, Offer *offer)
 	Datum		epoch;
 
 	offer->offer_id = DatumGetInt64(sql_value(0, 1, NULL));
-	offer->session.tenant_id = copy_out(scope, 0, 2);
-	offer->session.session_id = copy_out(scope, 0, 3);
-	offer->target.agent_id = copy_out(scope, 0, 4);
-	offer->target.runtime_compatibility_id = copy_out(scope, 0, 5);
-	offer->target.placement = copy_out(scope, 0, 6);
-	offer->host_id = copy_out(scope, 0, 7);
+	offer->session.tenant_id = sql_text(0, 2, scope->outer);
+	offer->session.session_id = sql_text(0, 3, scope->outer);
+	offer->target.agent_id = sql_text(0, 4, scope->outer);
+	offer->target.runtime_compatibility_id = sql_text(0, 5, scope->outer);
+	offer->target.placement = sql_text(0, 6, scope->outer);
+	offer->host_id = sql_text(0, 7, scope->outer);
 	offer->host_generation = DatumGetInt64(sql_value(0, 8, NULL));
 	offer->desired_generation = DatumGetInt64(sql_value(0, 9, NULL));
-	offer->mode = copy_out(scope, 0, 10);
+	offer->mode = sql_text(0, 10, scope->outer);
 	offer->round = DatumGetInt64(sql_value(0, 11, NULL));
 	offer->made_at = DatumGetTimestampTz(sql_value(0, 12, NULL));
 	offer->expires_at = DatumGetTimestampTz(sql_value(0, 13, NULL));
-	offer->state = copy_out(scope, 0, 14);
-	offer->code = copy_out(scope, 0, 15);
-	offer->token = copy_out(scope, 0, 16);
+	offer->state = sql_text(0, 14, scope->outer);
+	offer->code = sql_text(0, 15, scope->outer);
+	offer->token = sql_text(0, 16, scope->outer);
 	epoch = sql_value(0, 17, &isnull);
 	offer->epoch = isnull ? 0 : DatumGetInt64(epoch);
 	offer->counted = DatumGetBool(sql_value(0, 18, NULL));
@@ -180,7 +174,14 @@ offer_read_open(const SessionKey *key, Offer *offer)
 	sql_begin(&scope);
 	found = sql_run_latest(&plans[PLAN_READ_OPEN], values, NULL) > 0;
 	if (found)
+	{
+		bool		stands;
+		Datum		withdrawn_at = sql_value(0, 19, &stands);
+
 		offer_from_row(&scope, offer);
+		if (!stands)
+			offer->expires_at = Min(offer->expires_at, DatumGetTimestampTz(withdrawn_at));
+	}
 	sql_end(&scope);
 	return found;
 }
@@ -201,9 +202,9 @@ offer_asked(const SessionKey *key, int64 first, int64 last, Asked **asked)
 	*asked = MemoryContextAlloc(scope.outer, sizeof(Asked) * Max(n, 1));
 	for (int i = 0; i < n; i++)
 	{
-		(*asked)[i].host_id = copy_out(&scope, i, 1);
-		(*asked)[i].state = copy_out(&scope, i, 2);
-		(*asked)[i].code = copy_out(&scope, i, 3);
+		(*asked)[i].host_id = sql_text(i, 1, scope.outer);
+		(*asked)[i].state = sql_text(i, 2, scope.outer);
+		(*asked)[i].code = sql_text(i, 3, scope.outer);
 		(*asked)[i].round = DatumGetInt64(sql_value(i, 4, NULL));
 	}
 	sql_end(&scope);
@@ -248,8 +249,7 @@ offer_end(const Offer *offer, const char *state, const char *code, TimestampTz n
 	Datum		values[4];
 	char		nulls[4] = {' ', ' ', code == NULL ? 'n' : ' ', ' '};
 
-	/* beside a refusal this transaction has no other target */
-	host_unreserve(offer->offer_id, strcmp(state, "refused") == 0);
+	host_unreserve(offer->offer_id, false);
 	values[0] = Int64GetDatum(offer->offer_id);
 	values[1] = CStringGetTextDatum(state);
 	values[2] = code == NULL ? (Datum) 0 : CStringGetTextDatum(code);
@@ -263,25 +263,6 @@ offer_end(const Offer *offer, const char *state, const char *code, TimestampTz n
  * Fetching
  * ----------------------------------------------------------------
  */
-
-/* By it a host knows an attachment again, whichever host it was offered to. */
-static char *
-attach_key(Datum tenant_id, Datum session_id, Datum agent_id, Datum runtime, Datum mode, Datum generation)
-{
-	Digest	   *digest = digest_begin("placement-attach", 1);
-	uint8		bytes[DIGEST_BYTES];
-	char	   *key = palloc(2 * DIGEST_BYTES + 1);
-
-	digest_text(digest, TextDatumGetCString(tenant_id));
-	digest_text(digest, TextDatumGetCString(session_id));
-	digest_text(digest, TextDatumGetCString(agent_id));
-	digest_text(digest, TextDatumGetCString(runtime));
-	digest_text(digest, TextDatumGetCString(mode));
-	digest_int(digest, DatumGetInt64(generation));
-	digest_end(digest, bytes);
-	key[hex_encode((const char *) bytes, DIGEST_BYTES, key)] = '\0';
-	return key;
-}
 
 /* May the role act for hosts of another one?  Most may not, and there may be thousands of hosts. */
 static bool
@@ -338,7 +319,9 @@ reconcile_fetch_offers(PG_FUNCTION_ARGS)
 		columns[16] = IntervalPGetDatum(duration_interval((DatumGetTimestampTz(columns[14]) - now) / 1000));
 		columns[15] = columns[14];
 		columns[14] = columns[13];
-		columns[13] = CStringGetTextDatum(attach_key(columns[3], columns[4], columns[5], columns[6], columns[8], columns[9]));
+		columns[13] = CStringGetTextDatum(session_attach_key(TextDatumGetCString(columns[3]), TextDatumGetCString(columns[4]),
+															 TextDatumGetCString(columns[5]), TextDatumGetCString(columns[6]),
+															 TextDatumGetCString(columns[8]), DatumGetInt64(columns[9])));
 		nulls[13] = nulls[14] = nulls[15] = nulls[16] = false;
 		tuplestore_putvalues(result->setResult, result->setDesc, columns, nulls);
 	}
@@ -365,7 +348,8 @@ answer_begin(int64 offer_id, Answer *answer)
 {
 	/* what is not there and what is not the caller's look alike, and nobody locks what is not his */
 	if (!offer_read(offer_id, &answer->offer) || !host_is_mine(answer->offer.host_id) ||
-		!session_lock(&answer->offer.session, &answer->session) || !offer_read(offer_id, &answer->offer))
+		!session_lock(&answer->offer.session, &answer->session) || !offer_read(offer_id, &answer->offer) ||
+		!host_is_mine(answer->offer.host_id))
 		return false;
 	answer->now = clock_now();
 	return true;
@@ -468,14 +452,14 @@ take(const Answer *answer, int64 host_generation, const char *endpoint, const ch
 	Lease		lease;
 
 	placement_settings(&settings);
+	acceptance->outcome = "lease_busy";
+	acceptance->until = Max(session_held_until(&answer->session, settings.session_ttl_ms), answer->now);
+	if (clock_now() < acceptance->until)
+		return;
 	session_lease_id(answer->session.number, lease_id);
 	offer_holder_id(answer->offer.offer_id, holder_id);
 	if (acquire(lease_id, holder_id, settings.session_ttl_ms, &lease) != LEASE_GRANTED)
-	{
-		acceptance->outcome = "lease_busy";
-		acceptance->until = lease.epoch > 0 ? Max(lease_deadline(&lease), answer->now) : answer->now;
 		return;
-	}
 	attach(answer, host_generation, endpoint, token, &lease);
 	acceptance->outcome = "accepted";
 	acceptance->epoch = lease.epoch;

@@ -81,14 +81,7 @@ read_work(const SessionKey *key, TimestampTz now, PlaceWork *work)
 static void
 read_lease(PlaceLook *look)
 {
-	char		id[SESSION_LEASE_MAX];
-	Lease		lease;
-
-	session_lease_id(look->session.number, id);
-	look->leased = lease_read(id, &lease) && !lease.lost;
-	if (!look->leased)
-		return;
-	look->leased_until = lease_deadline(&lease);
+	look->leased_until = session_held_until(&look->session, look->settings.session_ttl_ms);
 	look->leased = look->now < look->leased_until;
 }
 

@@ -154,7 +154,7 @@ set_pointer(const SessionKey *key, const char *role, const HolderProof *proof, i
 	Session		session;
 	TimestampTz now;
 
-	if (!holder_is_known(key, proof) || !session_lock(key, &session))
+	if (!holder_is_known(key, proof) || !session_lock(key, &session) || !holder_is_known(key, proof))
 		return POINTER_NOT_FOUND;
 	pointer_read(key, role, pointer);
 	now = clock_now();
@@ -178,7 +178,7 @@ clear_pointer(const SessionKey *key, const char *role, const HolderProof *proof,
 	Session		session;
 	TimestampTz now;
 
-	if (!holder_is_known(key, proof) || !session_lock(key, &session))
+	if (!holder_is_known(key, proof) || !session_lock(key, &session) || !holder_is_known(key, proof))
 		return POINTER_NOT_FOUND;
 	pointer_read(key, role, pointer);
 	now = clock_now();

@@ -4,7 +4,7 @@
  *
  * The order is that of an index, ties by the id descending, and a page reads no more rows
  * than it has: so those that are over are in it, until a sweep takes them out.  A host that
- * is not registered is in none.
+ * is not registered, or whose role is gone, is in none: nobody would answer.
  */
 #include "postgres.h"
 
@@ -152,8 +152,8 @@ reconcile_compatible_hosts(PG_FUNCTION_ARGS)
 		HostTarget *target = &targets[i];
 		int			left = target->capacity - target->reserved;
 		bool		live = now < target->expires_at;
-		Datum		values[16] = {0};
-		bool		nulls[16] = {false};
+		Datum		values[17] = {0};
+		bool		nulls[17] = {false};
 
 		values[0] = CStringGetTextDatum(live ? "live" : "lapsed");
 		values[1] = CStringGetTextDatum(target->host_id);
@@ -169,7 +169,8 @@ reconcile_compatible_hosts(PG_FUNCTION_ARGS)
 		values[11] = capabilities_datum(target->capabilities, target->ncapabilities, "capabilities");
 		values[12] = TimestampTzGetDatum(target->observed_at);
 		values[13] = TimestampTzGetDatum(target->expires_at);
-		values[14] = CStringGetTextDatum(psprintf("%s/%d/%s", mark, left, target->host_id));
+		values[14] = IntervalPGetDatum(duration_interval(Max(target->expires_at - now, 0) / 1000));
+		values[15] = CStringGetTextDatum(psprintf("%s/%d/%s", mark, left, target->host_id));
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -66,7 +66,7 @@ extern bool session_lock(const SessionKey *key, Session *session);
 /* The same; false also where somebody else has it. */
 extern bool session_try_lock(const SessionKey *key, Session *session, bool *busy);
 
-/* May the current role see it?  A factory sees all, a host those that it has. */
+/* May the current role see it?  A factory sees all, a host those that it has now. */
 extern bool session_may_see(const SessionKey *key);
 
 /* The reconciler id of its lease: "session:<number>". */
@@ -113,5 +113,9 @@ extern char *session_revive_key(const SessionKey *key, const SessionDesired *des
 
 /* The name of the workload of a generation: at most 63 characters of a DNS label. */
 extern char *session_workload_name(const Session *session, int64 generation);
+
+/* By it a host knows an attachment again, whichever host it was offered to. */
+extern char *session_attach_key(const char *tenant_id, const char *session_id, const char *agent_id,
+								const char *runtime_compatibility_id, const char *mode, int64 generation);
 
 #endif							/* RECONCILE_SESSION_H */

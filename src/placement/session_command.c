@@ -201,6 +201,7 @@ step_begin(Step *step)
 	if (step->proof.epoch > 0 && !holder_is_known(&step->key, &step->proof))
 		return false;
 	if (!session_lock(&step->key, &session) ||
+		(step->proof.epoch > 0 && !holder_is_known(&step->key, &step->proof)) ||
 		!session_command_read(&step->key, step->command_id, &step->command))
 		return false;
 	step->found = true;

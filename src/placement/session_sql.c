@@ -214,25 +214,18 @@ reconcile_update_desired_state(PG_FUNCTION_ARGS)
  * ----------------------------------------------------------------
  */
 
-/* The policy of the view: whose host has it sees it, and who places sees all. */
-PG_FUNCTION_INFO_V1(reconcile_may_see_session);
-Datum
-reconcile_may_see_session(PG_FUNCTION_ARGS)
-{
-	if (access_allowed(CAP_PLACE, ""))
-		PG_RETURN_BOOL(true);
-	PG_RETURN_BOOL(!PG_ARGISNULL(0) && host_is_mine(text_to_cstring(PG_GETARG_TEXT_PP(0))));
-}
-
+/* As the view has it: who lost a session sees no more of it. */
 bool
 session_may_see(const SessionKey *key)
 {
 	Registration registration;
+	Session		session;
 
 	if (access_allowed(CAP_PLACE, ""))
 		return true;
 	return registration_read(key, &registration) && registration.host_id != NULL &&
-		host_is_mine(registration.host_id);
+		host_is_mine(registration.host_id) && session_read(key, &session) &&
+		registration_is_live(&session, &registration, clock_now());
 }
 
 PG_FUNCTION_INFO_V1(reconcile_get_session);

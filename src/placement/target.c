@@ -30,6 +30,7 @@ enum
 {
 	PLAN_MAKE,
 	PLAN_GENERATION,
+	PLAN_HIGHEST_GENERATION,
 	PLAN_FORGET_OFFERS,
 	PLAN_COUNT_OFFERS,
 	PLAN_PUBLISH,
@@ -48,16 +49,21 @@ static SqlPlan plans[] = {
 		"SELECT t.host_generation, t.endpoint FROM reconcile.host_target t WHERE " OF_HOST,
 		4, {TEXTOID, TEXTOID, TEXTOID, TEXTOID}
 	},
+	[PLAN_HIGHEST_GENERATION] = {
+		"SELECT COALESCE(pg_catalog.max(t.host_generation), 0) FROM reconcile.host_target t"
+		" WHERE t.host_id OPERATOR(pg_catalog.=) $1",
+		1, {TEXTOID}
+	},
 	/* those that the host takes account of, that ended, or whose session it has not any more */
 	[PLAN_FORGET_OFFERS] = {
 		"UPDATE reconcile.session_offer o SET counted = false WHERE " OFFER_OF_HOST " AND o.counted"
 		" AND o.state OPERATOR(pg_catalog.<>) 'offered'"
-		" AND ($5 OR o.state OPERATOR(pg_catalog.<>) 'accepted' OR o.offer_id OPERATOR(pg_catalog.<=) $6"
-		" OR o.offer_id OPERATOR(pg_catalog.=) ANY ($7) OR NOT EXISTS (SELECT FROM reconcile.session_registration r"
+		" AND (o.state OPERATOR(pg_catalog.<>) 'accepted' OR o.offer_id OPERATOR(pg_catalog.<=) $5"
+		" OR o.offer_id OPERATOR(pg_catalog.=) ANY ($6) OR NOT EXISTS (SELECT FROM reconcile.session_registration r"
 		" WHERE r.tenant_id OPERATOR(pg_catalog.=) o.tenant_id AND r.session_id OPERATOR(pg_catalog.=) o.session_id"
 		" AND r.offer_id OPERATOR(pg_catalog.=) o.offer_id AND r.host_id IS NOT NULL"
-		" AND r.expires_at OPERATOR(pg_catalog.>) $8))",
-		8, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, BOOLOID, INT8OID, INT8ARRAYOID, TIMESTAMPTZOID}
+		" AND r.expires_at OPERATOR(pg_catalog.>) $7))",
+		7, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, INT8ARRAYOID, TIMESTAMPTZOID}
 	},
 	[PLAN_COUNT_OFFERS] = {
 		"SELECT pg_catalog.count(*)::pg_catalog.int4 FROM reconcile.session_offer o WHERE " OFFER_OF_HOST " AND o.counted",
@@ -209,13 +215,12 @@ target_publish(const char *host_id, const Advertisement *advertisement, const Se
 		return false;
 	}
 
-	values[4] = BoolGetDatum(seen->all);
-	values[5] = Int64GetDatum(seen->up_to);
-	values[6] = seen->listed;
-	nulls[6] = seen->listed == (Datum) 0 ? 'n' : ' ';
-	values[7] = TimestampTzGetDatum(now);
+	values[4] = Int64GetDatum(seen->up_to);
+	values[5] = seen->listed;
+	nulls[5] = seen->listed == (Datum) 0 ? 'n' : ' ';
+	values[6] = TimestampTzGetDatum(now);
 	sql_run_latest(&plans[PLAN_FORGET_OFFERS], values, nulls);
-	nulls[6] = ' ';
+	nulls[5] = ' ';
 	sql_run_latest(&plans[PLAN_COUNT_OFFERS], values, NULL);
 	reserved = DatumGetInt32(sql_value(0, 1, NULL));
 
@@ -264,6 +269,14 @@ target_generation(const TargetKey *key, const char *host_id, char **endpoint)
 	}
 	sql_end(&scope);
 	return generation;
+}
+
+int64
+host_highest_generation(const char *host_id)
+{
+	Datum		value = CStringGetTextDatum(host_id);
+
+	return DatumGetInt64(sql_ask(&plans[PLAN_HIGHEST_GENERATION], &value));
 }
 
 void
@@ -333,16 +346,15 @@ reconcile_publish_host_target(PG_FUNCTION_ARGS)
 	TimestampTz expires_at;
 	Advertisement advertisement;
 	SeenOffers	seen = {0};
-	Datum		values[4] = {0};
-	bool		nulls[4] = {false, true, true, true};
+	Datum		values[5] = {0};
+	bool		nulls[5] = {false, true, true, true, true};
 
 	require_writable("publish_host_target");
 	require_read_committed("publish_host_target");
 	host_id = identity_field(fcinfo, ARG_HOST_ID, "host_id");
 	generation = number_field(fcinfo, ARG_HOST_GENERATION, "host_generation", 1, PG_INT64_MAX, "It is at least 1.");
 	advertisement_args(fcinfo, &advertisement);
-	seen.all = PG_ARGISNULL(ARG_SEEN_OFFER);
-	if (!seen.all)
+	if (!PG_ARGISNULL(ARG_SEEN_OFFER))
 		seen.up_to = number_field(fcinfo, ARG_SEEN_OFFER, "seen_offer", 0, PG_INT64_MAX, "It is at least 0.");
 
 	if (!host_is_mine(host_id))
@@ -356,7 +368,9 @@ reconcile_publish_host_target(PG_FUNCTION_ARGS)
 		values[2] = Int64GetDatum(revision);
 		values[3] = TimestampTzGetDatum(expires_at);
 		nulls[1] = nulls[2] = false;
-		nulls[3] = !published;
+		nulls[3] = nulls[4] = !published;
+		if (published)
+			values[4] = IntervalPGetDatum(duration_interval(Max(expires_at - clock_now(), 0) / 1000));
 	}
 	return return_one_row(fcinfo, values, nulls);
 }

@@ -129,9 +129,9 @@ my %function = (
 		set_pointer clear_pointer get_pointer publish_host_target drain_host_target heartbeat_host compatible_hosts owner_of
 		fetch_offers accept_offer refuse_offer release_session fetch_intents report_workload request_drain report_drained
 		may_delete_workload record_termination get_termination control_shards place_session explain_placement place_entity sweep_claims)),
-	(map { $_ => ['operate'] } qw(register_host unregister_host set_placement sweep_pending sweep_deadlines sweep_host_targets sweep_offers
+	(map { $_ => ['operate'] } qw(register_host unregister_host force_release_session set_placement sweep_pending sweep_deadlines sweep_host_targets sweep_offers
 		sweep_entity sweep_names)),
-	(map { $_ => ['PUBLIC'] } qw(decide workload_identity placement_key revive_key control_shard_of may_see_host may_see_session)),
+	(map { $_ => ['PUBLIC'] } qw(decide workload_identity placement_key revive_key control_shard_of may_place my_hosts)),
 	(map { $_ => ['nobody'] } qw(schedule_sweeps unschedule_sweeps keep_marks)),
 	next_desired_state => ['PUBLIC'],
 	may_read_command => ['PUBLIC'],

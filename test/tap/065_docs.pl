@@ -218,6 +218,7 @@ my %example = (
 	'accept_offer' => { before => $offered, prints => qr/^accepted\|1\|00:0/ },
 	'refuse_offer' => { before => $offered, prints => qr/^refused$/ },
 	'release_session' => { before => $held, prints => qr/^released\|1$/ },
+	'force_release_session' => { before => $held, prints => qr/^released\|1$/ },
 	'fetch_intents' => { before => $dedicated, prints => qr/^ensure\|solo-1\|1\|lrw-[0-9a-f]{56}\|absent$/ },
 	'report_workload' => { before => $dedicated, prints => qr/^reported$/ },
 	'request_drain' => { before => $unwanted, prints => qr/^requested\|pod-1\|$/ },
@@ -266,7 +267,7 @@ my @offered = split /\n/, sql($world, q{
 	 WHERE p.pronamespace = 'reconcile'::regnamespace AND p.prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype)
 	   AND p.proname NOT IN ('may_observe', 'may_see_errors', 'running', 'worker_list', 'loop_counts', 'recent_runs', 'health_checks',
 	                         'watch_triggers', 'fence_triggers', 'capability_functions', 'here', 'may_read_command', 'journal_relations', 'builtin_actions',
-	                         'may_see_session', 'may_see_host', 'place_entity', 'sweep_entity', 'sweep_names')
+	                         'may_place', 'my_hosts', 'place_entity', 'sweep_entity', 'sweep_names')
 	UNION ALL
 	SELECT c.relname FROM pg_class c
 	 WHERE c.relnamespace = 'reconcile'::regnamespace AND c.relkind = 'v' AND has_table_privilege('public', c.oid, 'SELECT')});
