@@ -3,8 +3,9 @@
  *		The host that has a session.
  *
  * An epoch is granted with the acceptance of an offer, whose token the host chose, so a
- * number alone makes nobody the holder.  Whether he still is, is said by the lease
- * alone.  One who was is known as long as his offer is kept, so that he learns what
+ * number alone makes nobody the holder.  Whether he still is, is said by the registration
+ * and its lease: a session that is registered nowhere is his no more, though its lease
+ * goes on.  One who was is known as long as his offer is kept, so that he learns what
  * became of the session.
  */
 #include "postgres.h"
@@ -14,7 +15,6 @@
 
 #include "core/plan.h"
 #include "journal/envelope.h"
-#include "lease/lease.h"
 #include "placement/field.h"
 #include "placement/holder.h"
 #include "placement/host.h"
@@ -58,7 +58,7 @@ holder_is_known(const SessionKey *key, const HolderProof *proof)
 	values[3] = CStringGetTextDatum(proof->token);
 	sql_begin(&scope);
 	if (sql_run_latest(&plans[PLAN_HOST], values, NULL) > 0)
-		host_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 1, NULL)));
+		host_id = sql_text(0, 1, scope.outer);
 	sql_end(&scope);
 	return host_id != NULL && host_is_mine(host_id);
 }
@@ -66,9 +66,8 @@ holder_is_known(const SessionKey *key, const HolderProof *proof)
 bool
 holder_is_live(const Session *session, const HolderProof *proof, TimestampTz now)
 {
-	char		id[SESSION_LEASE_MAX];
-	Lease		lease;
+	Registration registration;
 
-	session_lease_id(session->number, id);
-	return lease_read(id, &lease) && !lease.lost && lease.epoch == proof->epoch && now < lease.expires_at;
+	return registration_read(&session->key, &registration) &&
+		registration_holder(session, &registration, proof->epoch, proof->token, now) == HOLDER_LIVE;
 }

@@ -20,10 +20,11 @@ extern void holder_proof_args(FunctionCallInfo fcinfo, int n, HolderProof *proof
 /*
  * Was the session given, at this epoch and with this token, to a host that the current
  * role acts for?  Then it may be told how it stands now; else it is not there for him.
+ * Who has waited since asks again.
  */
 extern bool holder_is_known(const SessionKey *key, const HolderProof *proof);
 
-/* Does he have it still?  With the row of the session locked nobody gets it meanwhile. */
+/* Is it registered as his still, and is his lease live?  With the row of the session locked nobody gets it meanwhile. */
 extern bool holder_is_live(const Session *session, const HolderProof *proof, TimestampTz now);
 
 #endif							/* RECONCILE_PLACEMENT_HOLDER_H */

@@ -20,7 +20,7 @@
 #include "core/rows.h"
 #include "journal/envelope.h"
 #include "lease/lease.h"
-#include "placement/field.h"
+#include "placement/holder.h"
 #include "placement/host.h"
 
 enum
@@ -50,15 +50,6 @@ static SqlPlan plans[] = {
 	}
 };
 
-static char *
-copy_out(const SqlScope *scope, int column)
-{
-	bool		isnull;
-	Datum		value = sql_value(0, column, &isnull);
-
-	return isnull ? NULL : MemoryContextStrdup(scope->outer, TextDatumGetCString(value));
-}
-
 bool
 registration_read(const SessionKey *key, Registration *registration)
 {
@@ -76,18 +67,18 @@ registration_read(const SessionKey *key, Registration *registration)
 		registration->lease_epoch = DatumGetInt64(sql_value(0, 1, NULL));
 		registration->observed_at = DatumGetTimestampTz(sql_value(0, 2, NULL));
 		registration->expires_at = DatumGetTimestampTz(sql_value(0, 3, NULL));
-		registration->host_id = copy_out(&scope, 4);
+		registration->host_id = sql_text(0, 4, scope.outer);
 		registration->offer_id = DatumGetInt64(sql_value(0, 12, NULL));
-		registration->token = copy_out(&scope, 13);
+		registration->token = sql_text(0, 13, scope.outer);
 	}
 	if (registration->host_id != NULL)
 	{
 		registration->host_generation = DatumGetInt64(sql_value(0, 5, NULL));
-		registration->agent_id = copy_out(&scope, 6);
-		registration->runtime_compatibility_id = copy_out(&scope, 7);
-		registration->placement = copy_out(&scope, 8);
-		registration->endpoint = copy_out(&scope, 9);
-		registration->residency = copy_out(&scope, 10);
+		registration->agent_id = sql_text(0, 6, scope.outer);
+		registration->runtime_compatibility_id = sql_text(0, 7, scope.outer);
+		registration->placement = sql_text(0, 8, scope.outer);
+		registration->endpoint = sql_text(0, 9, scope.outer);
+		registration->residency = sql_text(0, 10, scope.outer);
 		registration->accepting = DatumGetBool(sql_value(0, 11, NULL));
 	}
 	sql_end(&scope);
@@ -168,21 +159,41 @@ registration_holder(const Session *session, const Registration *registration, in
  * ----------------------------------------------------------------
  */
 
-static void
-release(const Session *session, Registration *registration, TimestampTz now)
+/* False: its lease was over, or somebody else has ended it. */
+static bool
+release_lease(const Session *session, const Registration *registration)
 {
 	char		lease_id[SESSION_LEASE_MAX];
 	char		holder_id[OFFER_HOLDER_MAX];
 
 	session_lease_id(session->number, lease_id);
 	offer_holder_id(registration->offer_id, holder_id);
+	return lease_release(lease_id, holder_id, registration->lease_epoch);
+}
+
+static void
+release(const Session *session, Registration *registration, TimestampTz now)
+{
 	/* one that is over already is free as it is */
-	(void) lease_release(lease_id, holder_id, registration->lease_epoch);
+	(void) release_lease(session, registration);
 	registration->host_id = NULL;
 	registration->observed_at = registration->expires_at = now;
 	registration_write(&session->key, registration);
-	host_unreserve(registration->offer_id, true);
+	/* a host that lets many go has the leases of some by now, and waits for no target */
+	host_unreserve(registration->offer_id, false);
 	session_mark(session->number, now);
+}
+
+/* Is it, or was it, the caller's?  Of what is let go the token alone tells. */
+static bool
+may_release(const SessionKey *key, const HolderProof *proof, Registration *registration)
+{
+	if (!registration_read(key, registration))
+		return false;
+	if (registration->host_id == NULL && registration->lease_epoch == proof->epoch &&
+		strcmp(proof->token, registration->token) == 0)
+		return true;
+	return (registration->host_id != NULL && host_is_mine(registration->host_id)) || holder_is_known(key, proof);
 }
 
 PG_FUNCTION_INFO_V1(reconcile_release_session);
@@ -192,8 +203,7 @@ reconcile_release_session(PG_FUNCTION_ARGS)
 	SessionKey	key;
 	Session		session;
 	Registration registration;
-	int64		epoch;
-	char	   *token;
+	HolderProof proof;
 	const char *outcome = "not_found";
 	Datum		values[2] = {0};
 	bool		nulls[2] = {false, true};
@@ -201,17 +211,15 @@ reconcile_release_session(PG_FUNCTION_ARGS)
 	require_writable("release_session");
 	require_read_committed("release_session");
 	session_key_args(fcinfo, &key);
-	epoch = number_field(fcinfo, 2, "epoch", 1, PG_INT64_MAX, "It is the epoch of the acceptance.");
-	token = identity_field(fcinfo, 3, "token");
+	holder_proof_args(fcinfo, 2, &proof);
 
 	/* nobody locks what is not his */
-	if (registration_read(&key, &registration) &&
-		(registration.host_id == NULL ? strcmp(token, registration.token) == 0 : host_is_mine(registration.host_id)) &&
-		session_lock(&key, &session) && registration_read(&key, &registration))
+	if (may_release(&key, &proof, &registration) && session_lock(&key, &session) &&
+		may_release(&key, &proof, &registration))
 	{
 		TimestampTz now = clock_now();
 
-		switch (registration_holder(&session, &registration, epoch, token, now))
+		switch (registration_holder(&session, &registration, proof.epoch, proof.token, now))
 		{
 			case HOLDER_NONE:
 				break;
@@ -219,7 +227,10 @@ reconcile_release_session(PG_FUNCTION_ARGS)
 				outcome = "epoch";
 				break;
 			case HOLDER_RELEASED:
-				outcome = "already";
+				/* who decided that its workload goes has left the lease to its holder */
+				outcome = release_lease(&session, &registration) ? "released" : "already";
+				if (strcmp(outcome, "released") == 0)
+					session_mark(session.number, now);
 				break;
 			case HOLDER_LIVE:
 			case HOLDER_EXPIRED:
