@@ -9,6 +9,11 @@ SET search_path = dedicated_test;
 \getenv source PG_ABS_SRCDIR
 \set hosts :source '/sql/include/hosts.sql'
 \i :hosts
+-- nothing is over but what is ended here, however slow it is
+SET lock_timeout = '30 s';
+SELECT reconcile.control_shards() > 0 AS settings;
+CREATE TABLE before AS SELECT * FROM reconcile.placement_setting;
+UPDATE reconcile.placement_setting SET offer_ttl_ms = 300000, session_ttl_ms = 3600000;
 CREATE ROLE dedicated_test_controller;
 CREATE ROLE dedicated_test_host;
 SELECT reconcile.grant_access('dedicated_test_controller', 'place');
@@ -26,7 +31,7 @@ CREATE FUNCTION place(session text) RETURNS text LANGUAGE sql AS $$
 $$;
 CREATE FUNCTION intents(max int DEFAULT 100) RETURNS text LANGUAGE sql AS $$
     SELECT string_agg(want || ' ' || session_id || ' ' || generation || ' ' || state || coalesce(' ' || convert_from(workload, 'UTF8'), ''), ', ')
-      FROM reconcile.fetch_intents('controller', max);
+      FROM reconcile.fetch_intents('controller', max, '15 min');
 $$;
 CREATE FUNCTION may_delete(session text, generation bigint, OUT outcome text, OUT kind text, OUT reason text, OUT lease_epoch bigint) LANGUAGE sql AS $$
     SELECT * FROM reconcile.may_delete_workload('t-d', session, generation);
@@ -73,17 +78,20 @@ SELECT controller_id, role_name, expires_at - polled_at AS ttl FROM reconcile.wo
 SELECT place('s1'), place('s1');
 SELECT intents(), intents();
 SELECT want, tenant_id, session_id, generation, agent_id, runtime_compatibility_id, placement, workload_version, state, host_id, session_state,
-       name = reconcile.workload_identity('t-d', 's1', 'agent', 'rt', 1) AS named FROM reconcile.fetch_intents('controller');
+       name = reconcile.workload_identity('t-d', 's1', 'agent', 'rt', 1) AS named FROM reconcile.fetch_intents('controller', ttl => '15 min');
 SELECT reconcile.report_workload('t-d', 's1', 1, 'pending'), reconcile.report_workload('t-d', 's1', 1, 'pending');
 SELECT intents();
 -- what is no generation of it, and what is not there
 SELECT reconcile.report_workload('t-d', 's1', 2, 'pending'), reconcile.report_workload('t-d', 'none', 1, 'pending');
 
--- D7: ready: its host is asked, once it says that it takes sessions
+-- D7: ready: its host is asked, once it says that it takes sessions: then the session is looked at, and no other
 SELECT ready('s1', 1);
 SELECT place('s1');
 SELECT intents();
+SELECT reconcile.create_loop('placement');
 SELECT outcome FROM publish('pod', 1, 1, placement => 'dedicated');
+SELECT s.session_id FROM reconcile.mark m JOIN reconcile.session s ON m.entity_id = s.number::text WHERE m.loop_name = 'placement';
+SELECT reconcile.drop_loop('placement');
 SELECT place('s1');
 -- again: the same offer, and nothing is written
 SELECT versions('s1') AS versions \gset
@@ -210,7 +218,7 @@ SELECT outcome, epoch FROM reconcile.accept_offer(offer('t-d', 'w'), 1, 'token')
 SELECT reconcile.report_workload('t-d', 'w', 1, 'exited', 'w', 1, 'ws://pod');
 SELECT * FROM record_end('w');
 CALL lives('w', true);
-SELECT want, generation, state FROM reconcile.fetch_intents('controller') WHERE session_id = 'w';
+SELECT want, generation, state FROM reconcile.fetch_intents('controller', ttl => '15 min') WHERE session_id = 'w';
 SELECT ready('w', 1, 'w'), place('w');
 SELECT outcome, epoch FROM reconcile.accept_offer(offer('t-d', 'w'), 1, 'token2');
 -- what is recorded is of its last life; one that never had the session ends like one before
@@ -301,7 +309,7 @@ SELECT desired_generation, workload FROM reconcile.get_session('t-d', 'a');
 -- D16: each wish is a generation, and a workload of its own: the one before goes, the next one comes
 SELECT make('g'), place('g'), desire('g', 'next'), place('g');
 SELECT string_agg(want || ' ' || generation || coalesce(' ' || convert_from(workload, 'UTF8'), ''), ', ' ORDER BY generation), count(DISTINCT name)
-  FROM reconcile.fetch_intents('controller') WHERE session_id = 'g';
+  FROM reconcile.fetch_intents('controller', ttl => '15 min') WHERE session_id = 'g';
 SELECT desire('g', 'next', 'pooled');
 SELECT string_agg(want || ' ' || generation, ', ' ORDER BY generation) FROM reconcile.fetch_intents('controller') WHERE session_id = 'g';
 -- a page goes on behind the one before, around the end: none of many is passed over
@@ -351,6 +359,8 @@ SELECT reconcile.report_workload('t-d', 's1', 1, 'absent');
 RESET ROLE;
 
 SELECT clean('t-d', '%');
+UPDATE reconcile.placement_setting s SET offer_ttl_ms = b.offer_ttl_ms, session_ttl_ms = b.session_ttl_ms FROM before b;
+RESET lock_timeout;
 DELETE FROM reconcile.workload_controller;
 DELETE FROM reconcile.access_grant WHERE role_name = 'dedicated_test_controller';
 DROP OWNED BY dedicated_test_controller, dedicated_test_host;

@@ -193,6 +193,8 @@ COMMENT ON TABLE reconcile.session_workload IS
 -- what a host is asked to let go
 CREATE INDEX session_workload_drain ON reconcile.session_workload (drain_host_id, drain_generation)
     WHERE drain_host_id IS NOT NULL AND decided IS NULL;
+-- whose session is offered to it, once it says that it takes it
+CREATE INDEX session_workload_ready ON reconcile.session_workload (host_id) WHERE state = 'ready';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session_workload', '');
 
 CREATE TABLE reconcile.session_termination (

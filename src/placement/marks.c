@@ -95,13 +95,6 @@ sweep_mark(const char *sweep, TimestampTz due_at)
 }
 
 void
-sweep_mark_now(const char *sweep)
-{
-	if (has_loop(PLACEMENT_SWEEPS_LOOP))
-		mark(PLACEMENT_SWEEPS_LOOP, sweep, clock_now());
-}
-
-void
 sweep_mark_all(void)
 {
 	static const char *const sweeps[] = {SWEEP_PENDING, SWEEP_HOST_TARGETS, SWEEP_DEADLINES, SWEEP_OFFERS, SWEEP_OLD_OFFERS};

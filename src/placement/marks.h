@@ -26,9 +26,6 @@ extern void session_mark_working(int n, const int64 *numbers);
  */
 extern void sweep_mark(const char *sweep, TimestampTz due_at);
 
-/* It looks when this commits, also before its time. */
-extern void sweep_mark_now(const char *sweep);
-
 /* All of them look, when this commits. */
 extern void sweep_mark_all(void);
 

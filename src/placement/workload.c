@@ -289,7 +289,7 @@ reconcile_fetch_intents(PG_FUNCTION_ARGS)
 	intents.now = clock_now();
 	/* sessions that nobody made workloads for are among those with open commands */
 	if (!workload_is_controlled(intents.now))
-		sweep_mark_now(SWEEP_PENDING);
+		sweep_mark(SWEEP_PENDING, intents.now);
 	start = intents;
 	if (intents_from(&intents) && start.tenant_id[0] != '\0')
 	{
