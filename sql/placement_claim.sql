@@ -8,6 +8,7 @@ SET search_path = claim_test;
 \getenv source PG_ABS_SRCDIR
 \set placement :source '/sql/include/placement.sql'
 \i :placement
+SET lock_timeout = '30 s';
 
 -- The claim is over, as if its time had passed.
 CREATE FUNCTION run_out(session text) RETURNS void LANGUAGE sql AS
@@ -157,4 +158,5 @@ RESET ROLE;
 DROP OWNED BY claim_test_nobody;
 DROP ROLE claim_test_nobody;
 SELECT clean('t-c');
+RESET lock_timeout;
 DROP SCHEMA claim_test CASCADE;

@@ -8,6 +8,7 @@ SET search_path = command_test;
 \getenv source PG_ABS_SRCDIR
 \set placement :source '/sql/include/placement.sql'
 \i :placement
+SET lock_timeout = '30 s';
 INSERT INTO reconcile.host VALUES ('hm', current_user::regrole, current_user, now());
 SELECT outcome FROM reconcile.create_session('t-m', 's', 'a', 'pooled', 'c');
 
@@ -318,10 +319,10 @@ SELECT message FROM field_refusal($$TRUNCATE reconcile.session_command$$);
 SELECT clean('t-m');
 SELECT count(*) FROM (VALUES ('t-m', 's'), ('t-m2', 's')) v (t, s), reconcile.create_session(t, s, 'a', 'pooled', 'c');
 CREATE FUNCTION shard(t text) RETURNS int LANGUAGE sql AS $$ SELECT reconcile.control_shard_of(t, 's', reconcile.control_shards()) $$;
-SELECT count(*) FROM generate_series(1, 7) g, reconcile.admit_session_command('t-m', 's', 'd' || g, 'input', 'x', apply_deadline_in => g * interval '1 min');
-SELECT count(*) FROM reconcile.admit_session_command('t-m2', 's', 'elsewhere', 'input', 'x', apply_deadline_in => '1 min');
+SELECT count(*) FROM generate_series(1, 7) g, reconcile.admit_session_command('t-m', 's', 'd' || g, 'input', 'x', apply_deadline_in => g * interval '10 min');
+SELECT count(*) FROM reconcile.admit_session_command('t-m2', 's', 'elsewhere', 'input', 'x', apply_deadline_in => '10 min');
 SELECT count(*) FROM reconcile.due_session_commands(shard('t-m'), '0') WHERE tenant_id LIKE 't-m%';
-SELECT command_id, state FROM reconcile.due_session_commands(shard('t-m'), '150 s') WHERE tenant_id = 't-m';
+SELECT command_id, state FROM reconcile.due_session_commands(shard('t-m'), '25 min') WHERE tenant_id = 't-m';
 SELECT shard('t-m') <> shard('t-m2') AS apart, count(*) FROM reconcile.due_session_commands(shard('t-m'), '1 h') WHERE tenant_id = 't-m2';
 -- 7 rows in pages of 2, each once; what comes meanwhile within the bound is found behind, what is due after it is not
 CREATE FUNCTION pages() RETURNS SETOF text LANGUAGE plpgsql AS $$
@@ -330,12 +331,12 @@ DECLARE
     after text;
 BEGIN
     SELECT array_agg(command_id), max(position) FILTER (WHERE n = 2) INTO page, after
-      FROM (SELECT d.*, row_number() OVER () AS n FROM reconcile.due_session_commands(shard('t-m'), '370 s', max_items => 2) d) d;
+      FROM (SELECT d.*, row_number() OVER () AS n FROM reconcile.due_session_commands(shard('t-m'), '65 min', max_items => 2) d) d;
     LOOP
         RETURN NEXT array_to_string(page, ' ');
         EXIT WHEN after IS NULL;
         IF page[1] = 'd3' THEN
-            PERFORM reconcile.admit_session_command('t-m', 's', 'new', 'input', 'x', apply_deadline_in => '310 s');
+            PERFORM reconcile.admit_session_command('t-m', 's', 'new', 'input', 'x', apply_deadline_in => '55 min');
         END IF;
         SELECT array_agg(command_id), max(position) FILTER (WHERE n = 2) INTO page, after
           FROM (SELECT d.*, row_number() OVER () AS n FROM reconcile.due_session_commands(shard('t-m'), after => after, max_items => 2) d) d;
@@ -346,7 +347,7 @@ SELECT * FROM pages();
 SELECT give('t-m', 's', 'hm', 5, 'tok5');
 SELECT a.outcome, b.outcome, c.outcome FROM reconcile.claim_session_command('t-m', 's', 'd1', 5, 'tok5', 1) a, reconcile.begin_attempt('t-m', 's', 'd1', 5, 'tok5', a.revision, 'try') b,
        reconcile.reject_session_command('t-m', 's', 'd2', 5, 'tok5', 1) c;
-SELECT command_id, state, claim_epoch, attempt_id FROM reconcile.due_session_commands(shard('t-m'), '190 s') WHERE tenant_id = 't-m';
+SELECT command_id, state, claim_epoch, attempt_id, remaining < '35 min' AS remaining, claim_remaining < '1 min' AS claim_remaining FROM reconcile.due_session_commands(shard('t-m'), '35 min') WHERE tenant_id = 't-m';
 -- M13, M16
 SELECT c.call, r.code, r.field, r.problem
   FROM (VALUES (1, $$(0)$$), (2, $$(0, '1 s', 'x')$$), (3, $$(-1, '1 s')$$), (4, $$(100000, '1 s')$$), (5, $$(NULL, '1 s')$$), (6, $$(0, '-1 s')$$), (7, $$(0, '1 s', max_items => 0)$$), (8, $$(0, '1 s', max_items => 1001)$$),
@@ -404,4 +405,5 @@ SELECT reconcile.revoke_access('command_test_factory', 'place');
 DROP OWNED BY command_test_host, command_test_nobody, command_test_factory;
 DROP ROLE command_test_host, command_test_nobody, command_test_factory;
 SELECT clean('t-m%');
+RESET lock_timeout;
 DROP SCHEMA command_test CASCADE;

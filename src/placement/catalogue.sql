@@ -274,11 +274,12 @@ COMMENT ON FUNCTION reconcile.session_commands(text, text, bigint, int) IS
 CREATE FUNCTION reconcile.due_session_commands(
     shard int, within interval DEFAULT NULL, after text DEFAULT NULL, max_items int DEFAULT 100)
     RETURNS TABLE ("position" text, tenant_id text, session_id text, command_id text, state text, apply_deadline timestamptz,
-                   revision bigint, claim_epoch bigint, claim_expires_at timestamptz, attempt_id text)
+                   revision bigint, claim_epoch bigint, claim_expires_at timestamptz, attempt_id text,
+                   remaining interval, claim_remaining interval)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_due_session_commands';
 COMMENT ON FUNCTION reconcile.due_session_commands(int, interval, text, int) IS
-'The open commands of a shard that are due within an interval from now, by their deadlines, at most max_items (1 to 1,000); or those behind the position of one of them, up to the same instant as at the beginning. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; 42501 no right.';
+'The open commands of a shard that are due within an interval from now, by their deadlines, at most max_items (1 to 1,000); or those behind the position of one of them, up to the same instant as at the beginning. remaining is of apply_deadline, claim_remaining of claim_expires_at. 22004, 22023 bad field; 42501 no right.';
 
 -- Pointers.
 
