@@ -15,6 +15,7 @@ use Test::More;
 
 my $node = new_node('main', conf => "max_worker_processes = 16\nwal_writer_delay = 10s\nfsync = off\n");
 expect_crashes();
+expect_log(qr/FATAL:  the database system is not yet accepting connections/);
 prepare($node);
 
 # One shard: each pass of a sweep comes to all. By hand, until the end.
@@ -198,6 +199,7 @@ my @said = race('race', map { "SELECT outcome || ' ' || holder_id FROM reconcile
 my ($winner) = map { /^acquired (.*)/ ? $1 : () } @said;
 is(counted(@said), "1 acquired $winner, 7 held $winner", 'H12: of 8 replicas one gets a claim');
 is(sql($node, q{SELECT holder_id FROM reconcile.session_claim WHERE session_id = 'race'}), $winner, 'and is its holder');
+is(sql($node, "SELECT released FROM reconcile.sweep_claims('$winner')"), 1, 'which gives it back after a restart of its own');
 
 @said = race('race', map { "SELECT outcome || ' ' || accepted_order || ' ' || runtime_command_id FROM reconcile.admit_session_command('t', 'race', 'c', 'input', 'x', apply_deadline_in => '1 h', runtime_command_id => 'rt $_')" } 1 .. 12);
 ($winner) = map { /^admitted (.*)/ ? $1 : () } @said;
@@ -224,6 +226,19 @@ sql($node, q{SELECT outcome FROM reconcile.accept_offer((SELECT offer_id FROM re
 @said = race('race', map { "SELECT outcome || ' by ' || $_ FROM reconcile.update_host_state('t', 'race', $_, 'token', 'running', 'resident', 1)" } (1, 2) x 4);
 is(counted(map { s/^(epoch|lease_lost) by 1/refused by 1/r } @said), '4 refused by 1, 4 written by 2', 'K5: of two epochs at once the later one writes');
 is(sql($node, q{SELECT observed_epoch FROM reconcile.get_session('t', 'race')}), 2, 'and its mark stands');
+
+# ----------------------------------------------------------------------
+note 'what one transaction may accept';
+
+sql($node, q{
+	SELECT app.publish('pool', 'pooled', 3000);
+	CREATE FUNCTION app.offer_of(s text) RETURNS bigint LANGUAGE sql AS $$
+		SELECT offer_id FROM reconcile.session_offer WHERE tenant_id = 'many' AND session_id = s AND state = 'offered' $$});
+sql($node, q{SELECT count(*) FROM generate_series(1, 1001) g, reconcile.create_session('many', 's' || g, 'agent', 'pooled', 'made', 'rt')});
+sql($node, q{SELECT count(*) FROM generate_series(1, 1001) g, reconcile.place_session('many', 's' || g)});
+session_fails($node, '53400', q{SELECT count(*) FROM generate_series(1, 1001) g, reconcile.accept_offer(app.offer_of('s' || g), 1, 'token')}, 'a thousand leases, and no more');
+is(sql($node, q{SELECT count(*) FROM generate_series(1, 1000) g, reconcile.accept_offer(app.offer_of('s' || g), 1, 'token') a WHERE a.outcome = 'accepted'}), 1000, 'so many are accepted');
+is(sql($node, q{SELECT outcome FROM reconcile.accept_offer(app.offer_of('s1001'), 1, 'token')}), 'accepted', 'and the rest by the next one');
 
 # ----------------------------------------------------------------------
 note 'D20: what is left on a released session is rejected at its deadline, and placed nowhere';
