@@ -160,12 +160,12 @@ SELECT * FROM reconcile.update_desired_state('t-h', 's', 'x', 2, 'pooled', 'rt')
 SELECT * FROM reconcile.update_host_state('t-h', 's', 5, 'tok5', 'idle', 'cold', 10);
 
 -- K14: of one tenant, the last ones first: a page goes on behind the last row, ties and changes of rank repeat none and pass over none; one that no host has written comes last
-SELECT count(*) FROM generate_series(1, 7) g, reconcile.create_session(CASE WHEN g = 7 THEN 't-l2' ELSE 't-l' END, 's' || g, 'agent', 'pooled', 'c') o;
-SELECT count(give(s.tenant_id, s.session_id, 'h1', 1, 'tok')) FROM reconcile.sessions s WHERE s.tenant_id LIKE 't-l%' AND s.session_id <> 's6';
-SELECT count(*) FROM generate_series(1, 5) g, reconcile.update_host_state('t-l', 's' || g, 1, 'tok', 'idle', 'cold', 0) u;
-UPDATE reconcile.session_observed SET last_active_at = '2026-01-01' WHERE tenant_id = 't-l' AND session_id IN ('s2', 's3', 's4');
-UPDATE reconcile.session_observed SET last_active_at = '2026-01-02' WHERE tenant_id = 't-l' AND session_id = 's1';
-UPDATE reconcile.session_observed SET last_active_at = '2025-12-31' WHERE tenant_id = 't-l' AND session_id = 's5';
+SELECT count(*) FROM generate_series(1, 7) g, reconcile.create_session(CASE WHEN g = 7 THEN 't-list2' ELSE 't-list' END, 's' || g, 'agent', 'pooled', 'c') o;
+SELECT count(give(s.tenant_id, s.session_id, 'h1', 1, 'tok')) FROM reconcile.sessions s WHERE s.tenant_id LIKE 't-list%' AND s.session_id <> 's6';
+SELECT count(*) FROM generate_series(1, 5) g, reconcile.update_host_state('t-list', 's' || g, 1, 'tok', 'idle', 'cold', 0) u;
+UPDATE reconcile.session_observed SET last_active_at = '2026-01-01' WHERE tenant_id = 't-list' AND session_id IN ('s2', 's3', 's4');
+UPDATE reconcile.session_observed SET last_active_at = '2026-01-02' WHERE tenant_id = 't-list' AND session_id = 's1';
+UPDATE reconcile.session_observed SET last_active_at = '2025-12-31' WHERE tenant_id = 't-list' AND session_id = 's5';
 CREATE FUNCTION listed() RETURNS SETOF text LANGUAGE plpgsql AS $$
 DECLARE
     active timestamptz := 'infinity';
@@ -175,11 +175,11 @@ BEGIN
     LOOP
         SELECT array_agg(session_id), (array_agg(at))[2], (array_agg(session_id))[2] INTO page, active, id
           FROM (SELECT session_id, coalesce(last_active_at, '-infinity') AS at FROM reconcile.sessions
-                 WHERE tenant_id = 't-l' AND (coalesce(last_active_at, '-infinity'), session_id) < (active, id) ORDER BY at DESC, session_id DESC LIMIT 2) s;
+                 WHERE tenant_id = 't-list' AND (coalesce(last_active_at, '-infinity'), session_id) < (active, id) ORDER BY at DESC, session_id DESC LIMIT 2) s;
         EXIT WHEN page IS NULL;
         RETURN NEXT array_to_string(page, ' ');
         -- one that was told already moves to the head
-        PERFORM reconcile.update_host_state('t-l', page[1], 1, 'tok', 'idle', 'cold', 0);
+        PERFORM reconcile.update_host_state('t-list', page[1], 1, 'tok', 'idle', 'cold', 0);
         EXIT WHEN id IS NULL;
     END LOOP;
 END $$;
@@ -189,15 +189,18 @@ SET enable_seqscan = off;
 CREATE FUNCTION index_of(query text) RETURNS SETOF text LANGUAGE plpgsql AS $$
 DECLARE
     line text;
+    plan text := '';
 BEGIN
     FOR line IN EXECUTE 'EXPLAIN (COSTS OFF) ' || query LOOP
-        RETURN QUERY SELECT m[1] FROM regexp_matches(line, '(session_(offer_)?named.*)') m;
+        plan := plan || line || E'\n';
     END LOOP;
+    RETURN QUERY SELECT m[1] || ': ' || m[2] FROM regexp_matches(plan, '(session_\w*named) on \w+ \w\s+Index Cond: ([^\n]*)') m;
 END $$;
-SELECT index_of($$SELECT * FROM reconcile.sessions WHERE tenant_id = 't-l' AND session_id = 's1'$$);
-SELECT index_of($$SELECT * FROM reconcile.sessions WHERE tenant_id = 't-l'$$);
-SELECT index_of($$SELECT * FROM reconcile.session_offers WHERE tenant_id = 't-l' AND session_id = 's1'$$);
+SELECT index_of($$SELECT * FROM reconcile.sessions WHERE tenant_id = 't-list' AND session_id = 's1'$$);
+SELECT index_of($$SELECT * FROM reconcile.sessions WHERE tenant_id = 't-list'$$);
+SELECT index_of($$SELECT * FROM reconcile.session_offers WHERE tenant_id = 't-list' AND session_id = 's1'$$);
 RESET enable_seqscan;
+SELECT clean('t-list%');
 
 TRUNCATE calls;
 INSERT INTO calls (call) VALUES
