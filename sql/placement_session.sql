@@ -145,23 +145,25 @@ SELECT state, observed_revision, observed_epoch, owner FROM reconcile.get_sessio
 -- K5: two epochs in turn: the mark keeps the higher one, and the lower one is told of it
 CREATE TABLE turn (n serial, epoch bigint, holder bigint);
 INSERT INTO turn (epoch, holder) VALUES (8, 8), (5, 8), (8, 8), (5, 5), (8, 5), (11, 11), (8, 11), (5, 11), (11, 11);
-SELECT give('t-h', 's', 'h1', 11, 'tok11');
+SELECT o.outcome FROM reconcile.create_session('t-turn', 's', 'agent', 'pooled', 'c') o;
+SELECT count(give('t-turn', 's', 'h1', e, 'tok' || e)) FROM unnest('{5,8,11}'::bigint[]) e;
 CREATE FUNCTION in_turn(t turn, OUT outcome text, OUT mark bigint, OUT written boolean) LANGUAGE plpgsql AS $$
 DECLARE
-    before text := versions('t-h', 's');
+    before text := versions('t-turn', 's');
 BEGIN
-    PERFORM give('t-h', 's', 'h1', t.holder, 'tok' || t.holder);
-    SELECT u.outcome, u.epoch INTO outcome, mark FROM reconcile.update_host_state('t-h', 's', t.epoch, 'tok' || t.epoch, 'running', 'resident', 9) u;
-    written := versions('t-h', 's') <> before;
+    PERFORM give('t-turn', 's', 'h1', t.holder, 'tok' || t.holder);
+    SELECT u.outcome, u.epoch INTO outcome, mark FROM reconcile.update_host_state('t-turn', 's', t.epoch, 'tok' || t.epoch, 'running', 'resident', 9) u;
+    written := versions('t-turn', 's') <> before;
 END $$;
 SELECT t.n, t.epoch, t.holder, r.* FROM turn t, in_turn(t) r ORDER BY t.n;
+SELECT clean('t-turn');
 -- K7: what is wanted goes on, and the fence of the hosts stands
 SELECT * FROM reconcile.update_desired_state('t-h', 's', 'x', 2, 'pooled', 'rt');
 SELECT * FROM reconcile.update_host_state('t-h', 's', 5, 'tok5', 'idle', 'cold', 10);
 
 -- K14: of one tenant, the last ones first: a page goes on behind the last row, ties and changes of rank repeat none and pass over none; one that no host has written comes last
 SELECT count(*) FROM generate_series(1, 7) g, reconcile.create_session(CASE WHEN g = 7 THEN 't-list2' ELSE 't-list' END, 's' || g, 'agent', 'pooled', 'c') o;
-SELECT count(give(s.tenant_id, s.session_id, 'h1', 1, 'tok')) FROM reconcile.sessions s WHERE s.tenant_id LIKE 't-list%' AND s.session_id <> 's6';
+SELECT count(give(s.tenant_id, s.session_id, 'h1', 1, 'tok')) FROM reconcile.session s WHERE s.tenant_id LIKE 't-list%' AND s.session_id <> 's6';
 SELECT count(*) FROM generate_series(1, 5) g, reconcile.update_host_state('t-list', 's' || g, 1, 'tok', 'idle', 'cold', 0) u;
 UPDATE reconcile.session_observed SET last_active_at = '2026-01-01' WHERE tenant_id = 't-list' AND session_id IN ('s2', 's3', 's4');
 UPDATE reconcile.session_observed SET last_active_at = '2026-01-02' WHERE tenant_id = 't-list' AND session_id = 's1';

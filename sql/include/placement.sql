@@ -33,11 +33,7 @@ BEGIN
        SET holder_id = EXCLUDED.holder_id, epoch = EXCLUDED.epoch, acquired_at = EXCLUDED.acquired_at,
            expires_at = EXCLUDED.expires_at, touched_at = EXCLUDED.touched_at, ttl_ms = EXCLUDED.ttl_ms;
     -- the epoch of a test may fall
-    IF EXISTS (SELECT FROM reconcile.session_registration r WHERE r.tenant_id = tenant AND r.session_id = session AND r.lease_epoch > epoch) THEN
-        ALTER TABLE reconcile.session_registration DISABLE TRIGGER registration_kept;
-        UPDATE reconcile.session_registration r SET lease_epoch = epoch WHERE r.tenant_id = tenant AND r.session_id = session;
-        ALTER TABLE reconcile.session_registration ENABLE ALWAYS TRIGGER registration_kept;
-    END IF;
+    ALTER TABLE reconcile.session_registration DISABLE TRIGGER registration_kept;
     INSERT INTO reconcile.session_registration (tenant_id, session_id, lease_epoch, observed_at, expires_at, host_id,
                                                 host_generation, agent_id, runtime_compatibility_id, placement, endpoint,
                                                 residency, accepting, offer_id, token)
@@ -46,6 +42,7 @@ BEGIN
     ON CONFLICT (tenant_id, session_id) DO UPDATE
        SET lease_epoch = EXCLUDED.lease_epoch, host_id = EXCLUDED.host_id, offer_id = EXCLUDED.offer_id,
            token = EXCLUDED.token;
+    ALTER TABLE reconcile.session_registration ENABLE ALWAYS TRIGGER registration_kept;
 END $$;
 
 -- Its lease is over.
