@@ -8,6 +8,7 @@ SET search_path = command_test;
 \getenv source PG_ABS_SRCDIR
 \set placement :source '/sql/include/placement.sql'
 \i :placement
+SET lock_timeout = '30 s';
 INSERT INTO reconcile.host VALUES ('hm', current_user::regrole, current_user, now());
 SELECT outcome FROM reconcile.create_session('t-m', 's', 'a', 'pooled', 'c');
 
@@ -17,6 +18,9 @@ SELECT outcome FROM reconcile.create_session('t-m', 's', 'a', 'pooled', 'c');
 SELECT * FROM reconcile.admit_session_command('t-m', 'none', 'c', 'input', '\x01');
 SELECT outcome, accepted_order, runtime_command_id ~ '^[0-9a-z]{26}$' AS minted, state, revision, apply_deadline > clock_timestamp() + '4 min' AS deadline, field
   FROM reconcile.admit_session_command('t-m', 's', 'c1', 'input', 'payload', requires => '{b,a,b}');
+-- who says no deadline has the horizon of the settings; what remains of it comes with it, also to who asks again
+SELECT c.outcome, c.apply_deadline - s.accepted_at AS deadline, c.remaining BETWEEN '4 min' AND '5 min' AS remaining
+  FROM reconcile.session_command s, reconcile.admit_session_command('t-m', 's', 'c1', 'input', 'payload', requires => '{a,b}') c WHERE s.tenant_id = 't-m';
 CREATE TABLE first AS SELECT runtime_command_id, apply_deadline FROM reconcile.session_command WHERE tenant_id = 't-m' AND command_id = 'c1';
 -- the same one again: the first one's id and times, whatever was sent; requires are a set
 SELECT outcome, accepted_order, c.runtime_command_id = f.runtime_command_id AS id, c.apply_deadline = f.apply_deadline AS deadline
@@ -35,6 +39,14 @@ SELECT outcome, accepted_order, runtime_command_id FROM reconcile.admit_session_
 SELECT outcome, accepted_order FROM reconcile.admit_session_command('t-m', 's', 'c3', 'input', '');
 SELECT count(*) FROM reconcile.create_session('t-m', 's2', 'a', 'pooled', 'c');
 SELECT outcome, accepted_order FROM reconcile.admit_session_command('t-m', 's2', 'c1', 'other', 'x');
+-- an order is that of the last command and one more: the session's row is not written, however many there are
+CREATE FUNCTION version_of(session text) RETURNS text LANGUAGE sql AS $$ SELECT s.xmin || ' ' || s.ctid FROM reconcile.session s WHERE tenant_id = 't-m' AND session_id = session $$;
+SELECT version_of('s2') AS version \gset
+BEGIN;
+SELECT min(accepted_order), max(accepted_order), count(DISTINCT accepted_order), bool_and(accepted_order = g + 1) AS in_order
+  FROM generate_series(1, 1000) g, reconcile.admit_session_command('t-m', 's2', 'many' || g, 'input', 'x');
+COMMIT;
+SELECT version_of('s2') = :'version' AS nothing_written;
 -- what is aborted takes no place in the order
 BEGIN;
 SELECT outcome, accepted_order FROM reconcile.admit_session_command('t-m', 's', 'c4', 'input', 'x');
@@ -44,7 +56,7 @@ SELECT outcome FROM reconcile.admit_session_command('t-m', 's', repeat('c', 256)
 -- in order, behind the last one that was read (7.9)
 SELECT accepted_order, left(command_id, 4) AS command_id, left(kind, 5) AS kind, length(payload) AS payload, payload_reference, payload_size, requires, state, revision
   FROM reconcile.session_commands('t-m', 's');
-SELECT accepted_order, payload_digest = sha256('payload') AS digest FROM reconcile.session_commands('t-m', 's', 0, 1);
+SELECT accepted_order, payload_digest = sha256('payload') AS digest, remaining BETWEEN '1 min' AND '5 min' AS remaining, claim_remaining FROM reconcile.session_commands('t-m', 's', 0, 1);
 SELECT accepted_order, runtime_command_id FROM reconcile.session_commands('t-m', 's', 1, 1);
 SELECT count(*) FROM reconcile.session_commands('t-m', 's', 5);
 SELECT count(*) FROM reconcile.session_commands('t-m', 'none');
@@ -117,7 +129,7 @@ CREATE FUNCTION claim_end(id text) RETURNS timestamptz LANGUAGE sql AS $$ SELECT
 
 -- state: of the command; passed: what is over; holder: who has the session (0: its lease is over); call: on the command "ID"
 CREATE TABLE step (n serial, state text, passed text DEFAULT '', holder bigint DEFAULT 5, call text, note text);
-CREATE FUNCTION run(s step, OUT outcome text, OUT revision bigint, OUT state text, OUT claim_epoch bigint, OUT field text, OUT written boolean)
+CREATE FUNCTION run(s step, OUT outcome text, OUT revision bigint, OUT state text, OUT claim_epoch bigint, OUT remains boolean, OUT field text, OUT written boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     id text := 'step-' || s.n;
@@ -131,8 +143,8 @@ BEGIN
         PERFORM hold(s.holder);
     END IF;
     before := version(id);
-    EXECUTE 'SELECT r.outcome, r.revision, r.state, r.claim_epoch, r.field FROM reconcile.' || replace(replace(s.call, 'ID', quote_literal(id)), 'REV', revision_of(id)::text) || ' r'
-       INTO STRICT outcome, revision, state, claim_epoch, field;
+    EXECUTE 'SELECT r.outcome, r.revision, r.state, r.claim_epoch, r.remaining > ''0'', r.field FROM reconcile.' || replace(replace(s.call, 'ID', quote_literal(id)), 'REV', revision_of(id)::text) || ' r'
+       INTO STRICT outcome, revision, state, claim_epoch, remains, field;
     written := version(id) <> before;
     PERFORM hold(5);
 END $$;
@@ -247,7 +259,7 @@ SELECT c.call, r.code, r.field, r.problem
                (20, $$reject_session_command('t-m', 's', 'x', NULL, 'tok5', 1)$$)) c (n, call),
        field_refusal('SELECT * FROM reconcile.' || c.call) r ORDER BY c.n;
 
--- L15: which members go with which state, in the table itself
+-- L15: which members go with which state, in the table itself: whoever inserts or changes a row
 SELECT make('shape', 'pending');
 CREATE TABLE shape (n serial, members text);
 INSERT INTO shape (members) VALUES
@@ -270,14 +282,26 @@ INSERT INTO shape (members) VALUES
     ($$state = 'rejected', settled_at = now(), claim_epoch = 5, claim_expires_at = now(), attempt_id = 'a', attempt_epoch = 5, attempt_started_at = now(), outcome = 'not_applied', outcome_epoch = 5$$),
     ($$state = 'rejected', settled_at = now(), claim_epoch = 5, claim_expires_at = now(), attempt_id = 'a', attempt_epoch = 5, attempt_started_at = now(), outcome = 'applied', outcome_epoch = 5$$),
     ($$state = 'gone'$$);
-CREATE FUNCTION fits(members text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION fits(statement text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-    EXECUTE 'UPDATE reconcile.session_command SET ' || members || ' WHERE tenant_id = ''t-m'' AND command_id = ''shape''';
+    EXECUTE statement;
     RAISE 'undo' USING ERRCODE = 'UNDO0';
 EXCEPTION WHEN check_violation THEN RETURN 'refused';
     WHEN SQLSTATE 'UNDO0' THEN RETURN 'fits';
 END $$;
-SELECT n, fits(members), members FROM shape ORDER BY n;
+SELECT n, fits(format($i$INSERT INTO reconcile.session_command (tenant_id, session_id, command_id, shard, accepted_order, revision, runtime_command_id, kind, payload_digest, payload_size, payload, accepted_at, apply_deadline, %s)
+                         VALUES ('t-m', 's', 'new', 0, 100000, 1, 'r', 'k', sha256(''), 0, '', now(), now() + interval '1 h', %s)$i$,
+                      (SELECT string_agg(split_part(m, ' = ', 1), ', ' ORDER BY i) FROM unnest(string_to_array(members, ', ')) WITH ORDINALITY u (m, i)),
+                      (SELECT string_agg(split_part(m, ' = ', 2), ', ' ORDER BY i) FROM unnest(string_to_array(members, ', ')) WITH ORDINALITY u (m, i)))) AS inserted,
+       fits('UPDATE reconcile.session_command SET ' || members || $$ WHERE tenant_id = 't-m' AND command_id = 'shape'$$) AS updated, members
+  FROM shape ORDER BY n;
+-- and what each of the others may be
+SELECT n, fits(format($i$INSERT INTO reconcile.session_command (tenant_id, session_id, command_id, shard, accepted_order, revision, runtime_command_id, kind, payload_digest, payload_size, payload, payload_reference, accepted_at, apply_deadline, state)
+                         VALUES ('t-m', 's', %L, %s, %s, %s, 'r', %L, %s, %s, %s, %s, %s, now() + interval '1 h', 'pending')$i$,
+                      coalesce(m ->> 'id', 'new'), coalesce(m ->> 'shard', '0'), coalesce(m ->> 'order', '100000'), coalesce(m ->> 'revision', '1'), coalesce(m ->> 'kind', 'k'), coalesce(m ->> 'digest', 'sha256('''')'),
+                      coalesce(m ->> 'size', '0'), coalesce(m ->> 'payload', ''''''), coalesce(m ->> 'reference', 'NULL'), coalesce(m ->> 'accepted', 'now()'))) AS inserted, left(m::text, 60) AS members
+  FROM unnest('{"{}","{\"id\": \"\"}","{\"shard\": -1}","{\"order\": 0}","{\"revision\": 0}","{\"kind\": \"\"}","{\"digest\": \"sha224(''x'')\"}","{\"size\": -1}","{\"payload\": \"NULL\"}","{\"reference\": \"''r''\"}","{\"payload\": \"NULL\", \"reference\": \"''''\"}","{\"payload\": \"NULL\", \"reference\": \"''r''\"}","{\"payload\": \"decode(repeat(''00'', 65537), ''hex'')\"}","{\"accepted\": \"now() + interval ''1 h''\"}"}'::jsonb[])
+       WITH ORDINALITY v (m, n) ORDER BY n;
 
 -- what is settled, and what an attempt was begun with, stays, whoever tries
 SELECT make('kept', 'applying'), make('over', 'rejected');
@@ -295,10 +319,10 @@ SELECT message FROM field_refusal($$TRUNCATE reconcile.session_command$$);
 SELECT clean('t-m');
 SELECT count(*) FROM (VALUES ('t-m', 's'), ('t-m2', 's')) v (t, s), reconcile.create_session(t, s, 'a', 'pooled', 'c');
 CREATE FUNCTION shard(t text) RETURNS int LANGUAGE sql AS $$ SELECT reconcile.control_shard_of(t, 's', reconcile.control_shards()) $$;
-SELECT count(*) FROM generate_series(1, 7) g, reconcile.admit_session_command('t-m', 's', 'd' || g, 'input', 'x', apply_deadline_in => g * interval '1 min');
-SELECT count(*) FROM reconcile.admit_session_command('t-m2', 's', 'elsewhere', 'input', 'x', apply_deadline_in => '1 min');
+SELECT count(*) FROM generate_series(1, 7) g, reconcile.admit_session_command('t-m', 's', 'd' || g, 'input', 'x', apply_deadline_in => g * interval '10 min');
+SELECT count(*) FROM reconcile.admit_session_command('t-m2', 's', 'elsewhere', 'input', 'x', apply_deadline_in => '10 min');
 SELECT count(*) FROM reconcile.due_session_commands(shard('t-m'), '0') WHERE tenant_id LIKE 't-m%';
-SELECT command_id, state FROM reconcile.due_session_commands(shard('t-m'), '150 s') WHERE tenant_id = 't-m';
+SELECT command_id, state FROM reconcile.due_session_commands(shard('t-m'), '25 min') WHERE tenant_id = 't-m';
 SELECT shard('t-m') <> shard('t-m2') AS apart, count(*) FROM reconcile.due_session_commands(shard('t-m'), '1 h') WHERE tenant_id = 't-m2';
 -- 7 rows in pages of 2, each once; what comes meanwhile within the bound is found behind, what is due after it is not
 CREATE FUNCTION pages() RETURNS SETOF text LANGUAGE plpgsql AS $$
@@ -307,12 +331,12 @@ DECLARE
     after text;
 BEGIN
     SELECT array_agg(command_id), max(position) FILTER (WHERE n = 2) INTO page, after
-      FROM (SELECT d.*, row_number() OVER () AS n FROM reconcile.due_session_commands(shard('t-m'), '370 s', max_items => 2) d) d;
+      FROM (SELECT d.*, row_number() OVER () AS n FROM reconcile.due_session_commands(shard('t-m'), '65 min', max_items => 2) d) d;
     LOOP
         RETURN NEXT array_to_string(page, ' ');
         EXIT WHEN after IS NULL;
         IF page[1] = 'd3' THEN
-            PERFORM reconcile.admit_session_command('t-m', 's', 'new', 'input', 'x', apply_deadline_in => '310 s');
+            PERFORM reconcile.admit_session_command('t-m', 's', 'new', 'input', 'x', apply_deadline_in => '55 min');
         END IF;
         SELECT array_agg(command_id), max(position) FILTER (WHERE n = 2) INTO page, after
           FROM (SELECT d.*, row_number() OVER () AS n FROM reconcile.due_session_commands(shard('t-m'), after => after, max_items => 2) d) d;
@@ -323,7 +347,7 @@ SELECT * FROM pages();
 SELECT give('t-m', 's', 'hm', 5, 'tok5');
 SELECT a.outcome, b.outcome, c.outcome FROM reconcile.claim_session_command('t-m', 's', 'd1', 5, 'tok5', 1) a, reconcile.begin_attempt('t-m', 's', 'd1', 5, 'tok5', a.revision, 'try') b,
        reconcile.reject_session_command('t-m', 's', 'd2', 5, 'tok5', 1) c;
-SELECT command_id, state, claim_epoch, attempt_id FROM reconcile.due_session_commands(shard('t-m'), '190 s') WHERE tenant_id = 't-m';
+SELECT command_id, state, claim_epoch, attempt_id, remaining < '35 min' AS remaining, claim_remaining < '1 min' AS claim_remaining FROM reconcile.due_session_commands(shard('t-m'), '35 min') WHERE tenant_id = 't-m';
 -- M13, M16
 SELECT c.call, r.code, r.field, r.problem
   FROM (VALUES (1, $$(0)$$), (2, $$(0, '1 s', 'x')$$), (3, $$(-1, '1 s')$$), (4, $$(100000, '1 s')$$), (5, $$(NULL, '1 s')$$), (6, $$(0, '-1 s')$$), (7, $$(0, '1 s', max_items => 0)$$), (8, $$(0, '1 s', max_items => 1001)$$),
@@ -381,4 +405,5 @@ SELECT reconcile.revoke_access('command_test_factory', 'place');
 DROP OWNED BY command_test_host, command_test_nobody, command_test_factory;
 DROP ROLE command_test_host, command_test_nobody, command_test_factory;
 SELECT clean('t-m%');
+RESET lock_timeout;
 DROP SCHEMA command_test CASCADE;

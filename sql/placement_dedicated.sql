@@ -1,6 +1,6 @@
 --
 -- Workloads of dedicated sessions: intents, reports, drains, ends (contract 6.3, 6.4;
--- scenarios B8, B13, D7, D16, D21, E2, E3, K17).
+-- scenarios B8, B13, D7, D10, D11, D16, D21, E2, E3, K17).
 --
 \set VERBOSITY terse
 SET client_min_messages = warning;
@@ -9,6 +9,11 @@ SET search_path = dedicated_test;
 \getenv source PG_ABS_SRCDIR
 \set hosts :source '/sql/include/hosts.sql'
 \i :hosts
+-- nothing is over but what is ended here, however slow it is
+SET lock_timeout = '30 s';
+SELECT reconcile.control_shards() > 0 AS settings;
+CREATE TABLE before AS SELECT * FROM reconcile.placement_setting;
+UPDATE reconcile.placement_setting SET offer_ttl_ms = 300000, session_ttl_ms = 3600000;
 CREATE ROLE dedicated_test_controller;
 CREATE ROLE dedicated_test_host;
 SELECT reconcile.grant_access('dedicated_test_controller', 'place');
@@ -26,7 +31,7 @@ CREATE FUNCTION place(session text) RETURNS text LANGUAGE sql AS $$
 $$;
 CREATE FUNCTION intents(max int DEFAULT 100) RETURNS text LANGUAGE sql AS $$
     SELECT string_agg(want || ' ' || session_id || ' ' || generation || ' ' || state || coalesce(' ' || convert_from(workload, 'UTF8'), ''), ', ')
-      FROM reconcile.fetch_intents('controller', max);
+      FROM reconcile.fetch_intents('controller', max, '15 min');
 $$;
 CREATE FUNCTION may_delete(session text, generation bigint, OUT outcome text, OUT kind text, OUT reason text, OUT lease_epoch bigint) LANGUAGE sql AS $$
     SELECT * FROM reconcile.may_delete_workload('t-d', session, generation);
@@ -35,9 +40,33 @@ CREATE FUNCTION ready(session text, generation bigint, host text DEFAULT 'pod') 
     SELECT reconcile.report_workload('t-d', session, generation, 'ready', host, generation, 'ws://pod');
 $$;
 
--- B13: where nobody polls for workloads none is asked for; one who polls is there for his ttl
-SELECT make('s1'), place('s1');
-SELECT count(*) FROM reconcile.session_workload WHERE tenant_id = 't-d';
+-- The versions of what there is of a session: the same ones were not written.
+CREATE FUNCTION versions(text) RETURNS text LANGUAGE sql AS $$
+    SELECT string_agg(v, ' ') FROM (
+        SELECT 'session ' || xmin || ctid FROM reconcile.session WHERE tenant_id = 't-d' AND session_id = $1
+        UNION ALL SELECT 'workload ' || xmin || ctid FROM reconcile.session_workload WHERE tenant_id = 't-d' AND session_id = $1
+        UNION ALL SELECT 'offer ' || xmin || ctid FROM reconcile.session_offer WHERE tenant_id = 't-d' AND session_id = $1
+        UNION ALL SELECT 'claim ' || xmin || ctid FROM reconcile.session_claim WHERE tenant_id = 't-d' AND session_id = $1
+        UNION ALL SELECT 'command ' || xmin || ctid FROM reconcile.session_command WHERE tenant_id = 't-d' AND session_id = $1
+        UNION ALL SELECT 'registration ' || xmin || ctid FROM reconcile.session_registration WHERE tenant_id = 't-d' AND session_id = $1) o (v);
+$$;
+
+-- B13: where nobody polls for workloads none is asked for, and nothing is written but the wish, if there is one
+SELECT make('s1');
+SELECT versions('s1') AS versions \gset
+SELECT place('s1');
+SELECT versions('s1') = :'versions' AS nothing_written;
+-- the first one who polls has the sessions that waited for one looked at; who comes while he is there is nobody's news
+BEGIN;
+SELECT reconcile.create_loop('placement_sweeps');
+DELETE FROM reconcile.workload_controller;
+CREATE FUNCTION marks() RETURNS text LANGUAGE sql AS $$ SELECT string_agg(entity_id, ' ') FROM reconcile.mark WHERE loop_name = 'placement_sweeps' $$;
+SELECT count(*) FROM reconcile.fetch_intents('first');
+SELECT marks();
+SELECT count(*) FROM reconcile.fetch_intents('second') a, reconcile.fetch_intents('first') b;
+SELECT marks();
+ROLLBACK;
+-- one who polls is there for his ttl
 SET ROLE dedicated_test_host;
 SELECT count(*) FROM reconcile.fetch_intents('controller');
 RESET ROLE;
@@ -49,18 +78,25 @@ SELECT controller_id, role_name, expires_at - polled_at AS ttl FROM reconcile.wo
 SELECT place('s1'), place('s1');
 SELECT intents(), intents();
 SELECT want, tenant_id, session_id, generation, agent_id, runtime_compatibility_id, placement, workload_version, state, host_id, session_state,
-       name = reconcile.workload_identity('t-d', 's1', 'agent', 'rt', 1) AS named FROM reconcile.fetch_intents('controller');
+       name = reconcile.workload_identity('t-d', 's1', 'agent', 'rt', 1) AS named FROM reconcile.fetch_intents('controller', ttl => '15 min');
 SELECT reconcile.report_workload('t-d', 's1', 1, 'pending'), reconcile.report_workload('t-d', 's1', 1, 'pending');
 SELECT intents();
 -- what is no generation of it, and what is not there
 SELECT reconcile.report_workload('t-d', 's1', 2, 'pending'), reconcile.report_workload('t-d', 'none', 1, 'pending');
 
--- D7: ready: its host is asked, once it says that it takes sessions
+-- D7: ready: its host is asked, once it says that it takes sessions: then the session is looked at, and no other
 SELECT ready('s1', 1);
 SELECT place('s1');
 SELECT intents();
+SELECT reconcile.create_loop('placement');
 SELECT outcome FROM publish('pod', 1, 1, placement => 'dedicated');
-SELECT place('s1'), place('s1');
+SELECT s.session_id FROM reconcile.mark m JOIN reconcile.session s ON m.entity_id = s.number::text WHERE m.loop_name = 'placement';
+SELECT reconcile.drop_loop('placement');
+SELECT place('s1');
+-- again: the same offer, and nothing is written
+SELECT versions('s1') AS versions \gset
+SELECT place('s1');
+SELECT versions('s1') = :'versions' AS nothing_written, count(*) AS offers FROM reconcile.session_offer WHERE tenant_id = 't-d' AND session_id = 's1';
 SELECT ranking(placement => 'dedicated');
 SELECT outcome, epoch FROM reconcile.accept_offer(offer('t-d', 's1'), 1, 'token');
 SELECT outcome FROM reconcile.heartbeat_host('pod', 1, '[]', '[{"tenant_id": "t-d", "session_id": "s1", "epoch": 1, "token": "token"}]');
@@ -162,10 +198,118 @@ SELECT reconcile.report_workload('t-d', 'r13', 1, 'ready', 'r14', 1, 'ws://pod')
 SELECT drain_requested_at FROM reconcile.session_workload WHERE session_id = 'r13' AND tenant_id = 't-d';
 SELECT * FROM may_delete('r13', 1);
 
+-- the workload to have ends, and comes again in its generation: its host is offered the session again
+CREATE PROCEDURE lives(session text, again boolean) LANGUAGE plpgsql AS $$
+BEGIN
+    IF again THEN
+        PERFORM lapse_lease('t-d', session);
+    ELSE
+        PERFORM make(session), reconcile.register_host(session, 'dedicated_test_host');
+    END IF;
+    PERFORM publish(session, 1, 1, placement => 'dedicated', seen => (SELECT max(offer_id) FROM reconcile.session_offer));
+    PERFORM place(session);
+END $$;
+CREATE FUNCTION record_end(session text, OUT asked text, OUT outcome text, OUT field text, OUT lease_epoch bigint) LANGUAGE sql AS $$
+    SELECT m.outcome, r.outcome, r.field, m.lease_epoch FROM reconcile.may_delete_workload('t-d', session, 1) m, reconcile.record_termination('t-d', session, 1, m.kind, m.reason, m.lease_epoch) r;
+$$;
+CALL lives('w', false);
+SELECT ready('w', 1, 'w'), place('w');
+SELECT outcome, epoch FROM reconcile.accept_offer(offer('t-d', 'w'), 1, 'token');
+SELECT reconcile.report_workload('t-d', 'w', 1, 'exited', 'w', 1, 'ws://pod');
+SELECT * FROM record_end('w');
+CALL lives('w', true);
+SELECT want, generation, state FROM reconcile.fetch_intents('controller', ttl => '15 min') WHERE session_id = 'w';
+SELECT ready('w', 1, 'w'), place('w');
+SELECT outcome, epoch FROM reconcile.accept_offer(offer('t-d', 'w'), 1, 'token2');
+-- what is recorded is of its last life; one that never had the session ends like one before
+SELECT reconcile.report_workload('t-d', 'w', 1, 'exited', 'w', 1, 'ws://pod');
+SELECT * FROM record_end('w');
+SELECT outcome, generation, kind, reason, lease_epoch FROM reconcile.get_termination('t-d', 'w', 1);
+SELECT outcome, field FROM reconcile.record_termination('t-d', 'w', 1, 'forced', 'workload_terminated', 1);
+SELECT outcome, field FROM reconcile.record_termination('t-d', 'w', 1, 'forced', 'workload_terminated', 2);
+CALL lives('w', true);
+SELECT reconcile.report_workload('t-d', 'w', 1, 'exited');
+SELECT * FROM record_end('w');
+CALL lives('w', true);
+SELECT reconcile.report_workload('t-d', 'w', 1, 'exited');
+SELECT * FROM record_end('w');
+SELECT count(*) FROM reconcile.session_workload WHERE tenant_id = 't-d' AND session_id = 'w';
+-- without a record between: a drain, and what was decided, are not of the next life
+CALL lives('w', true);
+SELECT reconcile.report_workload('t-d', 'w', 1, 'exited', 'w', 1, 'ws://pod');
+SELECT * FROM may_delete('w', 1);
+SELECT reconcile.report_workload('t-d', 'w', 1, 'absent', 'w', 1, 'ws://pod');
+SELECT * FROM may_delete('w', 1);
+SELECT reconcile.report_workload('t-d', 'w', 1, 'exited', 'w', 1, 'ws://pod'), ready('w', 1, 'w');
+SELECT * FROM may_delete('w', 1);
+-- one that came again after its end was recorded is taken away like any other, when it is not wanted any more
+SELECT desire('w', NULL);
+SELECT outcome FROM reconcile.request_drain('t-d', 'w', 1, '1 h');
+SELECT reconcile.report_drained('t-d', 'w', 1, 'w', 1);
+SELECT * FROM record_end('w');
+SELECT ready('w', 1, 'w');
+SELECT outcome FROM reconcile.request_drain('t-d', 'w', 1, '1 h');
+
+-- a workload that may be deleted has no session any more: what its host says of it is refused, while its lease goes on
+CALL lives('f', false);
+SELECT ready('f', 1, 'f'), place('f');
+SELECT outcome, epoch FROM reconcile.accept_offer(offer('t-d', 'f'), 1, 'token');
+SELECT count(*) FROM generate_series(1, 4) g, reconcile.admit_session_command('t-d', 'f', 'c' || g, 'input', 'x', apply_deadline_in => '1 h');
+SELECT c.outcome FROM generate_series(2, 4) g, reconcile.claim_session_command('t-d', 'f', 'c' || g, 1, 'token', 1, '1 h') c;
+SELECT b.outcome FROM generate_series(3, 4) g, reconcile.begin_attempt('t-d', 'f', 'c' || g, 1, 'token', 2, 'try') b;
+SELECT outcome FROM reconcile.set_pointer('t-d', 'f', 'workspace_checkpoint', 1, 'token', 1, 'object');
+CREATE FUNCTION said() RETURNS TABLE (what text, outcome text) LANGUAGE sql AS $$
+    SELECT 'claim', outcome FROM reconcile.claim_session_command('t-d', 'f', 'c1', 1, 'token', 1)
+    UNION ALL SELECT 'begin', outcome FROM reconcile.begin_attempt('t-d', 'f', 'c2', 1, 'token', 2, 'try')
+    UNION ALL SELECT 'reject', outcome FROM reconcile.reject_session_command('t-d', 'f', 'c1', 1, 'token', 1)
+    UNION ALL SELECT 'settle', outcome FROM reconcile.settle_attempt('t-d', 'f', 'c3', 1, 'token', 3, 'try', 'applied')
+    UNION ALL SELECT 'state', outcome FROM reconcile.update_host_state('t-d', 'f', 1, 'token', 'running', 'resident', 5)
+    UNION ALL SELECT 'set', outcome FROM reconcile.set_pointer('t-d', 'f', 'workspace_checkpoint', 1, 'token', 2, 'other')
+    UNION ALL SELECT 'clear', outcome FROM reconcile.clear_pointer('t-d', 'f', 'workspace_checkpoint', 1, 'token')
+    UNION ALL SELECT 'heartbeat', outcome FROM reconcile.heartbeat_host('f', 1, '[]', '[{"tenant_id": "t-d", "session_id": "f", "epoch": 1, "token": "token"}]') WHERE session_id = 'f';
+$$;
+SELECT reconcile.report_workload('t-d', 'f', 1, 'terminating', 'f', 1, 'ws://pod');
+SELECT * FROM may_delete('f', 1);
+SELECT versions('f') AS versions \gset
+SELECT * FROM said();
+SELECT versions('f') = :'versions' AS nothing_written;
+SELECT place('f');
+SELECT outcome, epoch, host_id FROM reconcile.owner_of('t-d', 'f');
+-- where it can still be asked, it lets go: then the next host need not wait for the lease
+SELECT outcome FROM reconcile.release_session('t-d', 'f', 1, 'wrong');
+SELECT outcome FROM reconcile.release_session('t-d', 'f', 2, 'token');
+SELECT l.expires_at > clock_timestamp() AS leased FROM reconcile.lease l JOIN reconcile.session s ON l.reconciler_id = 'session:' || s.number WHERE s.tenant_id = 't-d' AND s.session_id = 'f';
+SELECT outcome FROM reconcile.release_session('t-d', 'f', 1, 'token');
+SELECT l.expires_at > clock_timestamp() AS leased FROM reconcile.lease l JOIN reconcile.session s ON l.reconciler_id = 'session:' || s.number WHERE s.tenant_id = 't-d' AND s.session_id = 'f';
+SELECT outcome FROM reconcile.release_session('t-d', 'f', 1, 'token');
+
+-- D10: what is being applied brings no released session back, at any time; D11: nor does a restore at its very deadline
+CALL lives('a', false);
+SELECT ready('a', 1, 'a'), place('a');
+SELECT outcome, epoch FROM reconcile.accept_offer(offer('t-d', 'a'), 1, 'token');
+SELECT a.outcome, c.outcome, b.outcome FROM reconcile.admit_session_command('t-d', 'a', 'c', 'restore', 'x', apply_deadline_in => '1 h') a, reconcile.claim_session_command('t-d', 'a', 'c', 1, 'token', 1) c,
+       reconcile.begin_attempt('t-d', 'a', 'c', 1, 'token', 2, 'try') b;
+SELECT desire('a', NULL);
+SELECT outcome FROM reconcile.release_session('t-d', 'a', 1, 'token');
+SELECT versions('a') AS versions \gset
+SELECT place('a');
+CREATE PROCEDURE due(session text, command text) LANGUAGE plpgsql AS $$
+BEGIN
+    ALTER TABLE reconcile.session_command DISABLE TRIGGER session_command_kept;
+    UPDATE reconcile.session_command SET accepted_at = accepted_at - interval '2 h', apply_deadline = clock_timestamp() WHERE tenant_id = 't-d' AND session_id = session AND command_id = command;
+    ALTER TABLE reconcile.session_command ENABLE ALWAYS TRIGGER session_command_kept;
+END $$;
+CALL due('a', 'c');
+SELECT place('a');
+SELECT outcome FROM reconcile.admit_session_command('t-d', 'a', 'r', 'restore', 'x', apply_deadline_in => '1 h');
+CALL due('a', 'r');
+SELECT place('a');
+SELECT desired_generation, workload FROM reconcile.get_session('t-d', 'a');
+
 -- D16: each wish is a generation, and a workload of its own: the one before goes, the next one comes
 SELECT make('g'), place('g'), desire('g', 'next'), place('g');
 SELECT string_agg(want || ' ' || generation || coalesce(' ' || convert_from(workload, 'UTF8'), ''), ', ' ORDER BY generation), count(DISTINCT name)
-  FROM reconcile.fetch_intents('controller') WHERE session_id = 'g';
+  FROM reconcile.fetch_intents('controller', ttl => '15 min') WHERE session_id = 'g';
 SELECT desire('g', 'next', 'pooled');
 SELECT string_agg(want || ' ' || generation, ', ' ORDER BY generation) FROM reconcile.fetch_intents('controller') WHERE session_id = 'g';
 -- a page goes on behind the one before, around the end: none of many is passed over
@@ -215,6 +359,8 @@ SELECT reconcile.report_workload('t-d', 's1', 1, 'absent');
 RESET ROLE;
 
 SELECT clean('t-d', '%');
+UPDATE reconcile.placement_setting s SET offer_ttl_ms = b.offer_ttl_ms, session_ttl_ms = b.session_ttl_ms FROM before b;
+RESET lock_timeout;
 DELETE FROM reconcile.workload_controller;
 DELETE FROM reconcile.access_grant WHERE role_name = 'dedicated_test_controller';
 DROP OWNED BY dedicated_test_controller, dedicated_test_host;

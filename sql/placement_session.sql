@@ -19,17 +19,26 @@ SELECT agent_id, placement, runtime_compatibility_id, workload_version, workload
 SELECT revision, desired_generation, observed_revision, state, owner, pending_commands FROM reconcile.get_session('t-k', 's');
 SELECT count(*) FROM reconcile.get_session('t-k', 'none');
 
+-- The versions of its rows: the same ones were not written.
+CREATE FUNCTION versions(text, text) RETURNS text LANGUAGE sql AS $$
+    SELECT string_agg(v, ' ') FROM (SELECT 'session ' || xmin || ctid FROM reconcile.session WHERE tenant_id = $1 AND session_id = $2
+        UNION ALL SELECT 'observed ' || xmin || ctid FROM reconcile.session_observed WHERE tenant_id = $1 AND session_id = $2) o (v) $$;
 -- K4: the key that it was made with is kept: the same one again is a replay, whatever it asks for
+SELECT versions('t-k', 's') AS versions \gset
+SELECT * FROM reconcile.create_session('t-k', 's', 'other', 'pooled', 'create-2');
 SELECT * FROM reconcile.update_desired_state('t-k', 's', 'create-1', 1, 'pooled');
 -- the order of 1.4: the key comes before the revision, the revision before the generation
 SELECT * FROM reconcile.update_desired_state('t-k', 's', 'create-1', 99, 'pooled');
 SELECT * FROM reconcile.update_desired_state('t-k', 's', 'fresh', 99, 'pooled');
+SELECT versions('t-k', 's') = :'versions' AS nothing_written;
 SELECT * FROM reconcile.update_desired_state('t-k', 's', 'fresh', 1, 'pooled', 'rt-2');
 SELECT * FROM reconcile.update_desired_state('t-k', 'none', 'fresh', 1, 'pooled');
 -- all of it is replaced: what was not said is gone (K9, D21)
 SELECT placement, runtime_compatibility_id, workload_version, workload, revision, desired_generation FROM reconcile.get_session('t-k', 's');
 -- K7: a retry with the old revision and the key that was applied
+SELECT versions('t-k', 's') AS versions \gset
 SELECT * FROM reconcile.update_desired_state('t-k', 's', 'fresh', 1, 'dedicated');
+SELECT versions('t-k', 's') = :'versions' AS nothing_written;
 -- a key is compared with the last one alone: A, B, A applies three times
 SELECT o.* FROM reconcile.update_desired_state('t-k', 's', 'A', 2, 'pooled') o;
 SELECT o.* FROM reconcile.update_desired_state('t-k', 's', 'B', 3, 'pooled') o;
@@ -41,8 +50,15 @@ SELECT o.* FROM reconcile.update_desired_state('t-k', 's', 'C', 5, 'pooled') o;
 UPDATE reconcile.session SET desired_generation = 9223372036854775807 WHERE tenant_id = 't-k2';
 SELECT * FROM reconcile.update_desired_state('t-k2', 's', 'create-2', 1, 'dedicated');
 SELECT * FROM reconcile.update_desired_state('t-k2', 's', 'next', 9, 'dedicated');
+SELECT versions('t-k2', 's') AS versions \gset
 SELECT * FROM reconcile.update_desired_state('t-k2', 's', 'next', 1, 'dedicated');
 SELECT placement, desired_generation, revision FROM reconcile.get_session('t-k2', 's');
+-- nor a revision
+SELECT o.outcome FROM reconcile.create_session('t-k3', 's', 'a', 'pooled', 'c') o;
+UPDATE reconcile.session SET revision = 9223372036854775807 WHERE tenant_id = 't-k3';
+SELECT * FROM reconcile.update_desired_state('t-k3', 's', 'next', 9223372036854775807, 'dedicated');
+SELECT placement, desired_generation, revision FROM reconcile.get_session('t-k3', 's');
+SELECT versions('t-k2', 's') = :'versions' AS nothing_written;
 
 -- 1.8: released is dedicated, not the first generation, and without a workload
 SELECT o.* FROM reconcile.create_session('t-k', 'r', 'agent', 'dedicated', 'c') o;
@@ -112,7 +128,9 @@ SELECT revision, desired_generation, observed_revision, observed_epoch, state, r
   FROM reconcile.get_session('t-h', 's');
 SELECT * FROM reconcile.update_desired_state('t-h', 's', 'w', 1, 'pooled', 'rt');
 -- K5: a journal that falls; an equal one is good. K6: what is omitted is cleared
+SELECT versions('t-h', 's') AS versions \gset
 SELECT * FROM reconcile.update_host_state('t-h', 's', 5, 'tok5', 'idle', 'resident', 6);
+SELECT versions('t-h', 's') = :'versions' AS nothing_written;
 SELECT * FROM reconcile.update_host_state('t-h', 's', 5, 'tok5', 'idle', 'cold', 7);
 SELECT state, residency, last_event_id, checkpoint_seq, open_gates FROM reconcile.get_session('t-h', 's');
 -- a later holder: the one before is refused by its lease, and once the later one has written, by the epoch
@@ -124,9 +142,67 @@ SELECT * FROM reconcile.update_host_state('t-h', 's', 5, 'tok5', 'idle', 'cold',
 SELECT lapse('t-h', 's');
 SELECT * FROM reconcile.update_host_state('t-h', 's', 8, 'tok8', 'idle', 'cold', 1);
 SELECT state, observed_revision, observed_epoch, owner FROM reconcile.get_session('t-h', 's');
+-- K5: two epochs in turn: the mark keeps the higher one, and the lower one is told of it
+CREATE TABLE turn (n serial, epoch bigint, holder bigint);
+INSERT INTO turn (epoch, holder) VALUES (8, 8), (5, 8), (8, 8), (5, 5), (8, 5), (11, 11), (8, 11), (5, 11), (11, 11);
+SELECT o.outcome FROM reconcile.create_session('t-turn', 's', 'agent', 'pooled', 'c') o;
+SELECT count(give('t-turn', 's', 'h1', e, 'tok' || e)) FROM unnest('{5,8,11}'::bigint[]) e;
+CREATE FUNCTION in_turn(t turn, OUT outcome text, OUT mark bigint, OUT written boolean) LANGUAGE plpgsql AS $$
+DECLARE
+    before text := versions('t-turn', 's');
+BEGIN
+    PERFORM give('t-turn', 's', 'h1', t.holder, 'tok' || t.holder);
+    SELECT u.outcome, u.epoch INTO outcome, mark FROM reconcile.update_host_state('t-turn', 's', t.epoch, 'tok' || t.epoch, 'running', 'resident', 9) u;
+    written := versions('t-turn', 's') <> before;
+END $$;
+SELECT t.n, t.epoch, t.holder, r.* FROM turn t, in_turn(t) r ORDER BY t.n;
+SELECT clean('t-turn');
 -- K7: what is wanted goes on, and the fence of the hosts stands
 SELECT * FROM reconcile.update_desired_state('t-h', 's', 'x', 2, 'pooled', 'rt');
 SELECT * FROM reconcile.update_host_state('t-h', 's', 5, 'tok5', 'idle', 'cold', 10);
+
+-- K14: of one tenant, the last ones first: a page goes on behind the last row, ties and changes of rank repeat none and pass over none; one that no host has written comes last
+SELECT count(*) FROM generate_series(1, 7) g, reconcile.create_session(CASE WHEN g = 7 THEN 't-list2' ELSE 't-list' END, 's' || g, 'agent', 'pooled', 'c') o;
+SELECT count(give(s.tenant_id, s.session_id, 'h1', 1, 'tok')) FROM reconcile.session s WHERE s.tenant_id LIKE 't-list%' AND s.session_id <> 's6';
+SELECT count(*) FROM generate_series(1, 5) g, reconcile.update_host_state('t-list', 's' || g, 1, 'tok', 'idle', 'cold', 0) u;
+UPDATE reconcile.session_observed SET last_active_at = '2026-01-01' WHERE tenant_id = 't-list' AND session_id IN ('s2', 's3', 's4');
+UPDATE reconcile.session_observed SET last_active_at = '2026-01-02' WHERE tenant_id = 't-list' AND session_id = 's1';
+UPDATE reconcile.session_observed SET last_active_at = '2025-12-31' WHERE tenant_id = 't-list' AND session_id = 's5';
+CREATE FUNCTION listed() RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+    active timestamptz := 'infinity';
+    id text := '';
+    page text[];
+BEGIN
+    LOOP
+        SELECT array_agg(session_id), (array_agg(at))[2], (array_agg(session_id))[2] INTO page, active, id
+          FROM (SELECT session_id, coalesce(last_active_at, '-infinity') AS at FROM reconcile.sessions
+                 WHERE tenant_id = 't-list' AND (coalesce(last_active_at, '-infinity'), session_id) < (active, id) ORDER BY at DESC, session_id DESC LIMIT 2) s;
+        EXIT WHEN page IS NULL;
+        RETURN NEXT array_to_string(page, ' ');
+        -- one that was told already moves to the head
+        PERFORM reconcile.update_host_state('t-list', page[1], 1, 'tok', 'idle', 'cold', 0);
+        EXIT WHEN id IS NULL;
+    END LOOP;
+END $$;
+SELECT * FROM listed();
+-- what callers ask the views for has an index of their collation
+SET enable_seqscan = off;
+CREATE FUNCTION index_of(query text) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+    line text;
+    plan text := '';
+BEGIN
+    FOR line IN EXECUTE 'EXPLAIN (COSTS OFF) ' || query LOOP
+        plan := plan || line || E'\n';
+    END LOOP;
+    RETURN QUERY SELECT m[1] || ': ' || m[2] FROM regexp_matches(plan, '(session_\w*named) on \w+ \w\s+Index Cond: ([^\n]*)') m;
+END $$;
+SELECT index_of($$SELECT * FROM reconcile.sessions WHERE tenant_id = 't-list' AND session_id = 's1'$$);
+SELECT index_of($$SELECT * FROM reconcile.sessions WHERE tenant_id = 't-list'$$);
+SELECT index_of($$SELECT * FROM reconcile.session_offers WHERE tenant_id = 't-list' AND session_id = 's1'$$);
+RESET enable_seqscan;
+SELECT clean('t-list%');
 
 TRUNCATE calls;
 INSERT INTO calls (call) VALUES
@@ -183,7 +259,7 @@ SELECT k, k = 'placement-' || framed_decimal('tenant', 'session', convert_to(p, 
 SELECT reconcile.placement_key('t', 'a', 'pooled', NULL, NULL, NULL) <> reconcile.placement_key('t', 'b', 'pooled', NULL, NULL, NULL) AS by_session,
        reconcile.revive_key('t', 'a', 'pooled', NULL, NULL, NULL, 2) <> reconcile.revive_key('t', 'a', 'pooled', NULL, NULL, NULL, 3) AS by_release;
 
--- M12: pinned, and computed anew
+-- M12: pinned, as a SHA-256 elsewhere has them (Python's hashlib), and computed anew by PostgreSQL's; neither is ours
 SELECT t, s, n, reconcile.control_shard_of(t, s, n) AS shard, pinned,
        mod(('x' || encode(substr(framed4('looprig/sessionstore/shard/v1', convert_to(t, 'UTF8'), convert_to(s, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint::numeric
            + CASE WHEN get_bit(framed4('looprig/sessionstore/shard/v1', convert_to(t, 'UTF8'), convert_to(s, 'UTF8')), 7) = 1 THEN 18446744073709551616 ELSE 0 END, n) AS anew

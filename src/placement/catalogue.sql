@@ -9,7 +9,7 @@ COMMENT ON FUNCTION reconcile.keep_marks() IS
 'Refuses to remove a row, or to let its marks fall: name = never falls, =name = never changes, !name = never changes once it is there, * = nothing changes. 55000.';
 
 CREATE TRIGGER session_kept BEFORE UPDATE OR DELETE ON reconcile.session
-    FOR EACH ROW EXECUTE FUNCTION reconcile.keep_marks('desired_generation', 'revision', 'last_order', '=tenant_id', '=session_id', '=number', '=agent_id',
+    FOR EACH ROW EXECUTE FUNCTION reconcile.keep_marks('desired_generation', 'revision', '=tenant_id', '=session_id', '=number', '=agent_id',
         '=launch_version', '=launch_workload', '=binding', '=created_at');
 CREATE TRIGGER session_truncated BEFORE TRUNCATE ON reconcile.session
     FOR EACH STATEMENT EXECUTE FUNCTION reconcile.keep_marks();
@@ -200,15 +200,15 @@ COMMENT ON FUNCTION reconcile.placement_intent(text, text) IS
 -- Claims: who works on a session for a while. A claim spares others the work, and is no fence.
 
 CREATE FUNCTION reconcile.acquire_claim(
-    tenant_id text, session_id text, holder_id text, ttl interval, claim_token text DEFAULT NULL)
+    tenant_id text, session_id text, holder_id text, ttl interval DEFAULT NULL, claim_token text DEFAULT NULL)
     RETURNS TABLE (outcome text, claim_token text, expires_at timestamptz, remaining interval, holder_id text)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_acquire_claim';
 COMMENT ON FUNCTION reconcile.acquire_claim(text, text, text, interval, text) IS
-'Claims a session for ttl (at most 5 minutes): acquired; extended (longer or shorter, by who shows the token of the live claim); taken_over (the one before is over); held (somebody else has it, perhaps under the same holder_id: nothing is written); not_found. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; 42501 no right.';
+'Claims a session for ttl (at most 5 minutes; NULL: the setting claim_ttl): acquired; extended (longer or shorter, by who shows the token of the live claim); taken_over (the one before is over); held (somebody else has it, perhaps under the same holder_id: nothing is written); not_found. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; 42501 no right.';
 
 CREATE FUNCTION reconcile.release_claim(tenant_id text, session_id text, holder_id text, claim_token text)
-    RETURNS TABLE (outcome text, expires_at timestamptz)
+    RETURNS TABLE (outcome text, expires_at timestamptz, remaining interval)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_release_claim';
 COMMENT ON FUNCTION reconcile.release_claim(text, text, text, text) IS
@@ -229,25 +229,25 @@ CREATE FUNCTION reconcile.admit_session_command(
     requires text[] DEFAULT '{}', payload_digest bytea DEFAULT NULL, payload_size bigint DEFAULT NULL,
     runtime_command_id text DEFAULT NULL)
     RETURNS TABLE (outcome text, accepted_order bigint, runtime_command_id text, state text, revision bigint,
-                   apply_deadline timestamptz, field text)
+                   apply_deadline timestamptz, remaining interval, field text)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_admit_session_command';
 COMMENT ON FUNCTION reconcile.admit_session_command(text, text, text, text, bytea, text, interval, text[], bytea, bigint, text) IS
-'Admits a command for a session, once for each command_id of the session: admitted; exists (what is stored is returned; go on with its runtime_command_id); command_mismatch (another kind, payload or requires has that id: field); not_found. The payload is given (at most 64 kB), or as a reference with its SHA-256 and size; requires are capabilities that the host must have; apply_deadline_in is at most 366 days, and NULL the horizon of set_placement. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; 42501 no right.';
+'Admits a command for a session, once for each command_id of the session: admitted; exists (what is stored is returned; go on with its runtime_command_id); command_mismatch (another kind, payload or requires has that id: field); not_found. The payload is given (at most 64 kB), or as a reference with its SHA-256 and size; requires are capabilities that the host must have; apply_deadline_in is at most 366 days, NULL is the setting horizon; remaining is of apply_deadline. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; 42501 no right.';
 
 CREATE FUNCTION reconcile.claim_session_command(
     tenant_id text, session_id text, command_id text, epoch bigint, token text, expected_revision bigint,
     ttl interval DEFAULT '1 min', repeats timestamptz DEFAULT NULL)
-    RETURNS TABLE (outcome text, revision bigint, state text, claim_epoch bigint, claim_expires_at timestamptz, field text)
+    RETURNS TABLE (outcome text, revision bigint, state text, claim_epoch bigint, claim_expires_at timestamptz, remaining interval, field text)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_claim_session_command';
 COMMENT ON FUNCTION reconcile.claim_session_command(text, text, text, bigint, text, bigint, interval, timestamptz) IS
-'Claims a command for ttl (at most 1 hour) for who has its session by that epoch and token: claimed, or, in this order, not_found, conflict (revision), terminal, state (an attempt was begun), epoch (a later holder has claimed it), lease_lost, repeated (repeats is the claim_expires_at of the live claim of this epoch), deadline, claim_held (this epoch has it: a claim is not renewed). 22004, 22023 bad field; 0A000 isolation level; 25006 read-only.';
+'Claims a command for ttl (at most 1 hour) for who has its session by that epoch and token: claimed (remaining is of claim_expires_at), or, in this order, not_found, conflict (revision), terminal, state (an attempt was begun), epoch (a later holder has claimed it), lease_lost, repeated (repeats is the claim_expires_at of the live claim of this epoch), deadline, claim_held (this epoch has it: a claim is not renewed). 22004, 22023 bad field; 0A000 isolation level; 25006 read-only.';
 
 CREATE FUNCTION reconcile.begin_attempt(
     tenant_id text, session_id text, command_id text, epoch bigint, token text, expected_revision bigint,
     attempt_id text)
-    RETURNS TABLE (outcome text, revision bigint, state text, claim_epoch bigint, claim_expires_at timestamptz, field text)
+    RETURNS TABLE (outcome text, revision bigint, state text, claim_epoch bigint, claim_expires_at timestamptz, remaining interval, field text)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_begin_attempt';
 COMMENT ON FUNCTION reconcile.begin_attempt(text, text, text, bigint, text, bigint, text) IS
@@ -256,7 +256,7 @@ COMMENT ON FUNCTION reconcile.begin_attempt(text, text, text, bigint, text, bigi
 CREATE FUNCTION reconcile.settle_attempt(
     tenant_id text, session_id text, command_id text, epoch bigint, token text, expected_revision bigint,
     attempt_id text, result text, event_id text DEFAULT NULL, event_seq bigint DEFAULT NULL)
-    RETURNS TABLE (outcome text, revision bigint, state text, claim_epoch bigint, claim_expires_at timestamptz, field text)
+    RETURNS TABLE (outcome text, revision bigint, state text, claim_epoch bigint, claim_expires_at timestamptz, remaining interval, field text)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_settle_attempt';
 COMMENT ON FUNCTION reconcile.settle_attempt(text, text, text, bigint, text, bigint, text, text, text, bigint) IS
@@ -264,7 +264,7 @@ COMMENT ON FUNCTION reconcile.settle_attempt(text, text, text, bigint, text, big
 
 CREATE FUNCTION reconcile.reject_session_command(
     tenant_id text, session_id text, command_id text, epoch bigint, token text, expected_revision bigint)
-    RETURNS TABLE (outcome text, revision bigint, state text, claim_epoch bigint, claim_expires_at timestamptz, field text)
+    RETURNS TABLE (outcome text, revision bigint, state text, claim_epoch bigint, claim_expires_at timestamptz, remaining interval, field text)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_reject_session_command';
 COMMENT ON FUNCTION reconcile.reject_session_command(text, text, text, bigint, text, bigint) IS
@@ -276,20 +276,21 @@ CREATE FUNCTION reconcile.session_commands(
                    payload_digest bytea, payload_size bigint, requires text[], accepted_at timestamptz, apply_deadline timestamptz,
                    state text, revision bigint, claim_epoch bigint, claim_expires_at timestamptz, attempt_id text,
                    attempt_epoch bigint, outcome text, outcome_epoch bigint, event_id text, event_seq bigint,
-                   settled_at timestamptz)
+                   settled_at timestamptz, remaining interval, claim_remaining interval)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_session_commands';
 COMMENT ON FUNCTION reconcile.session_commands(text, text, bigint, int) IS
-'The commands of a session behind after_order, in the order of their admission, at most max_items (1 to 1,000), for who may see the session. 22004, 22023 bad field.';
+'The commands of a session behind after_order, in the order of their admission, at most max_items (1 to 1,000), for who may see the session; remaining is of apply_deadline, claim_remaining of claim_expires_at. 22004, 22023 bad field.';
 
 CREATE FUNCTION reconcile.due_session_commands(
     shard int, within interval DEFAULT NULL, after text DEFAULT NULL, max_items int DEFAULT 100)
     RETURNS TABLE ("position" text, tenant_id text, session_id text, command_id text, state text, apply_deadline timestamptz,
-                   revision bigint, claim_epoch bigint, claim_expires_at timestamptz, attempt_id text)
+                   revision bigint, claim_epoch bigint, claim_expires_at timestamptz, attempt_id text,
+                   remaining interval, claim_remaining interval)
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 100 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_due_session_commands';
 COMMENT ON FUNCTION reconcile.due_session_commands(int, interval, text, int) IS
-'The open commands of a shard that are due within an interval from now, by their deadlines, at most max_items (1 to 1,000); or those behind the position of one of them, up to the same instant as at the beginning. 22004, 22023 bad field; 0A000 isolation level; 25006 read-only; 42501 no right.';
+'The open commands of a shard that are due within an interval from now, by their deadlines, at most max_items (1 to 1,000); or those behind the position of one of them, up to the same instant as at the beginning. remaining is of apply_deadline, claim_remaining of claim_expires_at. 22004, 22023 bad field; 42501 no right.';
 
 -- Pointers.
 

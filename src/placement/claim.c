@@ -3,13 +3,13 @@
  *		Claims: who works on a session for a while.
  *
  * A claim spares others the work; nothing is allowed by it, and nothing else reads it
- * but to leave a session alone.  Whoever changes one has the row of its session locked,
- * so no two get it.  The holder is who shows the token: two loops may share a name, and
+ * but to leave a session alone.  Whoever takes one, or lets it go, has the row of its
+ * session locked, so no two get it; sweep_claims(), which ends what nobody works under any
+ * more, has that of the claim alone.  The holder is who shows the token: two loops may share a name, and
  * neither must end what the other one is doing.
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -24,6 +24,7 @@
 #include "journal/envelope.h"
 #include "placement/claim.h"
 #include "placement/field.h"
+#include "placement/settings.h"
 
 #define CLAIM_TTL_MAX_MS	(5 * 60 * 1000)
 
@@ -69,8 +70,8 @@ claim_read(const SessionKey *key, SessionClaim *claim)
 	found = sql_run_latest(&plans[PLAN_READ], values, NULL) > 0;
 	if (found)
 	{
-		claim->holder_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 1, NULL)));
-		claim->claim_token = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 2, NULL)));
+		claim->holder_id = sql_text(0, 1, scope.outer);
+		claim->claim_token = sql_text(0, 2, scope.outer);
 		claim->claimed_at = DatumGetTimestampTz(sql_value(0, 3, NULL));
 		claim->expires_at = DatumGetTimestampTz(sql_value(0, 4, NULL));
 	}
@@ -170,6 +171,15 @@ acquire(const SessionKey *key, const char *holder_id, const char *token, int64 t
 	return outcome;
 }
 
+static int64
+default_ttl_ms(void)
+{
+	PlacementSettings settings;
+
+	placement_settings(&settings);
+	return settings.claim_ttl_ms;
+}
+
 PG_FUNCTION_INFO_V1(reconcile_acquire_claim);
 Datum
 reconcile_acquire_claim(PG_FUNCTION_ARGS)
@@ -188,7 +198,8 @@ reconcile_acquire_claim(PG_FUNCTION_ARGS)
 	require_read_committed("acquire_claim");
 	session_key_args(fcinfo, &key);
 	holder_id = identity_field(fcinfo, 2, "holder_id");
-	ttl_ms = interval_field(fcinfo, 3, "ttl", false, CLAIM_TTL_MAX_MS, "It is more than 0 and at most 5 minutes.");
+	ttl_ms = PG_ARGISNULL(3) ? default_ttl_ms() :
+		interval_field(fcinfo, 3, "ttl", false, CLAIM_TTL_MAX_MS, "It is more than 0 and at most 5 minutes.");
 	token = optional_field(fcinfo, 4, "claim_token");
 	access_require_all(CAP_PLACE);
 
@@ -201,7 +212,7 @@ reconcile_acquire_claim(PG_FUNCTION_ARGS)
 	if (outcome != ACQUIRE_NOT_FOUND)
 	{
 		values[2] = TimestampTzGetDatum(claim.expires_at);
-		values[3] = IntervalPGetDatum(duration_interval((claim.expires_at - now) / 1000));
+		values[3] = remaining_datum(claim.expires_at, now);
 		values[4] = CStringGetTextDatum(claim.holder_id);
 	}
 	return return_one_row(fcinfo, values, nulls);
@@ -261,10 +272,10 @@ reconcile_release_claim(PG_FUNCTION_ARGS)
 	char	   *token;
 	Session		session;
 	SessionClaim claim;
-	TimestampTz now;
+	TimestampTz now = 0;
 	ReleaseOutcome outcome = RELEASE_NOT_FOUND;
-	Datum		values[2];
-	bool		nulls[2] = {false};
+	Datum		values[3];
+	bool		nulls[3] = {false};
 
 	require_writable("release_claim");
 	require_read_committed("release_claim");
@@ -279,11 +290,19 @@ reconcile_release_claim(PG_FUNCTION_ARGS)
 		outcome = decide_release(claim_read(&key, &claim), &claim, holder_id, token, now);
 		/* one that overran its time is over as it is */
 		if (outcome == RELEASE_RELEASED && is_live(&claim, now))
+		{
 			end_claim(&key, &claim, now);
+			/* who left it alone may go on */
+			session_mark(session.number, now);
+		}
 	}
 	values[0] = CStringGetTextDatum(release_names[outcome]);
-	nulls[1] = outcome == RELEASE_NOT_FOUND;
-	values[1] = nulls[1] ? (Datum) 0 : TimestampTzGetDatum(claim.expires_at);
+	nulls[1] = nulls[2] = outcome == RELEASE_NOT_FOUND;
+	if (outcome != RELEASE_NOT_FOUND)
+	{
+		values[1] = TimestampTzGetDatum(claim.expires_at);
+		values[2] = remaining_datum(claim.expires_at, now);
+	}
 	return return_one_row(fcinfo, values, nulls);
 }
 
@@ -316,7 +335,7 @@ reconcile_get_claim(PG_FUNCTION_ARGS)
 	nulls[2] = nulls[3] = nulls[4] = !live;
 	if (live)
 	{
-		values[2] = IntervalPGetDatum(duration_interval((claim.expires_at - now) / 1000));
+		values[2] = remaining_datum(claim.expires_at, now);
 		values[3] = CStringGetTextDatum(claim.holder_id);
 		values[4] = TimestampTzGetDatum(claim.claimed_at);
 	}

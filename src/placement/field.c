@@ -62,6 +62,18 @@ interval_field(FunctionCallInfo fcinfo, int n, const char *field, bool zero, int
 	return ms;
 }
 
+Datum
+remaining_datum(TimestampTz end, TimestampTz now)
+{
+	return IntervalPGetDatum(duration_interval(Max(end - now, 0) / 1000));
+}
+
+bool
+same_text(const char *a, const char *b)
+{
+	return a == NULL ? b == NULL : b != NULL && strcmp(a, b) == 0;
+}
+
 int
 word_field(FunctionCallInfo fcinfo, int n, const char *field, const char *const *words, int nwords, const char *hint)
 {

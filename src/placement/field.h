@@ -7,6 +7,7 @@
 #ifndef RECONCILE_PLACEMENT_FIELD_H
 #define RECONCILE_PLACEMENT_FIELD_H
 
+#include "datatype/timestamp.h"
 #include "fmgr.h"
 
 /* A text that names somebody or something (identity_field()); NULL where it is not said. */
@@ -23,5 +24,11 @@ extern int	word_field(FunctionCallInfo fcinfo, int n, const char *field, const c
 
 /* max_items of a list that is read in pages. */
 extern int	page_field(FunctionCallInfo fcinfo, int n);
+
+/* What is left until an instant, as an interval; none of one that is past. */
+extern Datum remaining_datum(TimestampTz end, TimestampTz now);
+
+/* Are they equal?  NULL is equal to NULL alone. */
+extern bool same_text(const char *a, const char *b);
 
 #endif							/* RECONCILE_PLACEMENT_FIELD_H */

@@ -111,6 +111,7 @@ CREATE INDEX session_offer_due ON reconcile.session_offer (expires_at, offer_id)
 CREATE INDEX session_offer_counted ON reconcile.session_offer
     (agent_id, runtime_compatibility_id, placement, host_id, offer_id) WHERE counted;
 CREATE INDEX session_offer_of_session ON reconcile.session_offer (tenant_id, session_id, round);
+CREATE INDEX session_offer_named ON reconcile.session_offer USING hash (session_id COLLATE "default"); -- for the view
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session_offer', '');
 
 -- The search for a host that a session is in, and what the last look at it came to; no
@@ -192,6 +193,8 @@ COMMENT ON TABLE reconcile.session_workload IS
 -- what a host is asked to let go
 CREATE INDEX session_workload_drain ON reconcile.session_workload (drain_host_id, drain_generation)
     WHERE drain_host_id IS NOT NULL AND decided IS NULL;
+-- whose session is offered to it, once it says that it takes it
+CREATE INDEX session_workload_ready ON reconcile.session_workload (host_id) WHERE state = 'ready';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session_workload', '');
 
 CREATE TABLE reconcile.session_termination (
@@ -207,5 +210,5 @@ CREATE TABLE reconcile.session_termination (
     CHECK (kind = 'forced' OR lease_epoch > 0)
 );
 COMMENT ON TABLE reconcile.session_termination IS
-'How the workload of the highest generation that ended did so; nothing reads it to decide.';
+'How the workload of the highest generation that ended did so, the last time; of one that is not wanted nothing is heard after that.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session_termination', '');

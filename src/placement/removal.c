@@ -12,6 +12,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
@@ -258,7 +259,7 @@ reconcile_request_drain(PG_FUNCTION_ARGS)
 		nulls[3] = workload->drain_epoch == 0;
 		values[3] = Int64GetDatum(workload->drain_epoch);
 		nulls[4] = false;
-		values[4] = IntervalPGetDatum(duration_interval(Max(workload->drain_deadline - removal.now, 0) / 1000));
+		values[4] = remaining_datum(workload->drain_deadline, removal.now);
 	}
 	return return_one_row(fcinfo, values, nulls);
 }
@@ -355,6 +356,8 @@ decide(Removal *removal)
 		is_registered(removal) ? removal->registration.lease_epoch : workload->drain_epoch;
 	workload_write(&removal->session, workload);
 	fence(removal);
+	/* what is deleted does not come back with a crash that forgets why */
+	ForceSyncCommit();
 }
 
 /* A host that has the session again, at a later epoch than was decided about, is asked anew. */
@@ -432,12 +435,9 @@ termination_read(const SessionKey *key, Termination *end)
 	sql_begin(&scope);
 	if (sql_run_latest(&plans[PLAN_READ_END], values, NULL) > 0)
 	{
-		bool		isnull;
-		Datum		reason = sql_value(0, 3, &isnull);
-
 		end->generation = DatumGetInt64(sql_value(0, 1, NULL));
-		end->kind = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 2, NULL)));
-		end->reason = isnull ? NULL : MemoryContextStrdup(scope.outer, TextDatumGetCString(reason));
+		end->kind = sql_text(0, 2, scope.outer);
+		end->reason = sql_text(0, 3, scope.outer);
 		end->epoch = DatumGetInt64(sql_value(0, 4, NULL));
 		end->recorded_at = DatumGetTimestampTz(sql_value(0, 5, NULL));
 	}
@@ -470,9 +470,20 @@ difference(const Termination *stored, const Termination *end)
 {
 	if (strcmp(stored->kind, end->kind) != 0)
 		return "kind";
-	if (stored->reason == NULL ? end->reason != NULL : end->reason == NULL || strcmp(stored->reason, end->reason) != 0)
+	if (!same_text(stored->reason, end->reason))
 		return "reason";
 	return stored->epoch != end->epoch ? "lease_epoch" : NULL;
+}
+
+/* Is it what was decided of the workload that is there?  Then it is of no earlier one of its generation. */
+static bool
+was_decided(const SessionKey *key, const Termination *end)
+{
+	Workload	workload;
+
+	return workload_read(key, end->generation, &workload) && workload.decided != NULL &&
+		strcmp(workload.decided, end->kind) == 0 && same_text(workload.decided_reason, end->reason) &&
+		workload.decided_epoch == end->epoch;
 }
 
 static const char *
@@ -488,7 +499,7 @@ record(const SessionKey *key, Termination *end, Termination *stored, const char 
 		return "unissued";
 	if (stored->generation > end->generation)
 		return "superseded";
-	if (stored->generation == end->generation)
+	if (stored->generation == end->generation && !was_decided(key, end))
 	{
 		*field = difference(stored, end);
 		return *field == NULL ? "replayed" : "mismatch";

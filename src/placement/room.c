@@ -48,6 +48,7 @@ enum
 	PLAN_UNCOUNT,
 	PLAN_UNRESERVE,
 	PLAN_WAITING,
+	PLAN_READY,
 	PLAN_THERE,
 	PLAN_WITH_ROOM,
 	PLAN_ASKED_OF
@@ -96,6 +97,17 @@ static SqlPlan plans[] = {
 		" WHERE o.tenant_id OPERATOR(pg_catalog.=) t.tenant_id AND o.session_id OPERATOR(pg_catalog.=) t.session_id"
 		" AND o.round OPERATOR(pg_catalog.=) t.round AND o.host_id OPERATOR(pg_catalog.=) $4))"
 		" ORDER BY t.waits_since LIMIT $6",
+		6, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID}
+	},
+	/* of the session whose workload the host is, which may have been ready before it spoke */
+	[PLAN_READY] = {
+		"SELECT s.number FROM reconcile.session_workload t"
+		" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) t.tenant_id"
+		" AND s.session_id OPERATOR(pg_catalog.=) t.session_id"
+		" AND s.desired_generation OPERATOR(pg_catalog.=) t.generation"
+		" WHERE t.host_id OPERATOR(pg_catalog.=) $4 AND t.state OPERATOR(pg_catalog.=) 'ready'"
+		" AND s.agent_id OPERATOR(pg_catalog.=) $1 AND s.runtime_compatibility_id OPERATOR(pg_catalog.=) $2"
+		" AND s.placement OPERATOR(pg_catalog.=) $3 LIMIT $6",
 		6, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID}
 	},
 	[PLAN_THERE] = {
@@ -295,7 +307,7 @@ host_room(const TargetKey *key, const char *host_id, int room)
 	values[4] = TimestampTzGetDatum(clock_now());
 	/* the pending sweep comes to whoever is left out */
 	values[5] = Int32GetDatum(Min(room + MARKS_SPARE, MARKS_MAX));
-	mark_found(&plans[PLAN_WAITING], values, NULL);
+	mark_found(&plans[strcmp(key->placement, "dedicated") == 0 ? PLAN_READY : PLAN_WAITING], values, NULL);
 }
 
 bool

@@ -94,15 +94,6 @@ session_desired_args(FunctionCallInfo fcinfo, int placement, int runtime, Sessio
  * ----------------------------------------------------------------
  */
 
-static char *
-copy_text(MemoryContext context, int column)
-{
-	bool		isnull;
-	Datum		value = sql_value(0, column, &isnull);
-
-	return isnull ? NULL : MemoryContextStrdup(context, TextDatumGetCString(value));
-}
-
 static bytea *
 copy_bytea(MemoryContext context, int column)
 {
@@ -131,18 +122,18 @@ int_or_zero(int column)
 static void
 fetch(MemoryContext context, Session *session)
 {
-	session->key.tenant_id = copy_text(context, 1);
-	session->key.session_id = copy_text(context, 2);
+	session->key.tenant_id = sql_text(0, 1, context);
+	session->key.session_id = sql_text(0, 2, context);
 	session->number = DatumGetInt64(sql_value(0, 3, NULL));
-	session->agent_id = copy_text(context, 4);
-	session->desired.placement = copy_text(context, 5);
-	session->desired.runtime_compatibility_id = copy_text(context, 6);
-	session->desired.workload_version = copy_text(context, 7);
+	session->agent_id = sql_text(0, 4, context);
+	session->desired.placement = sql_text(0, 5, context);
+	session->desired.runtime_compatibility_id = sql_text(0, 6, context);
+	session->desired.workload_version = sql_text(0, 7, context);
 	session->desired.workload = copy_bytea(context, 8);
-	session->desired_key = copy_text(context, 9);
+	session->desired_key = sql_text(0, 9, context);
 	session->generation = DatumGetInt64(sql_value(0, 10, NULL));
 	session->revision = DatumGetInt64(sql_value(0, 11, NULL));
-	session->launch_version = copy_text(context, 12);
+	session->launch_version = sql_text(0, 12, context);
 	session->launch_workload = copy_bytea(context, 13);
 	session->created_at = DatumGetTimestampTz(sql_value(0, 14, NULL));
 	session->observed_revision = int_or_zero(15);
@@ -250,12 +241,6 @@ session_mode(const Session *session)
  * What is wanted
  * ----------------------------------------------------------------
  */
-
-static bool
-same_text(const char *a, const char *b)
-{
-	return a == NULL ? b == NULL : b != NULL && strcmp(a, b) == 0;
-}
 
 static bool
 same_bytes(const bytea *a, const bytea *b)

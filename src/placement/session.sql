@@ -24,11 +24,13 @@ CREATE TABLE reconcile.session (
     launch_workload          bytea,
     binding                  jsonb,
     created_at               timestamptz NOT NULL,
-    last_order               bigint NOT NULL DEFAULT 0 CHECK (last_order >= 0), -- of its commands
     PRIMARY KEY (tenant_id, session_id),
     CHECK ((workload_version IS NULL) = (workload IS NULL)),
     CHECK ((launch_version IS NULL) = (launch_workload IS NULL))
 ) WITH (fillfactor = 80);
+-- The views have the default collation, so what they are asked for is found by indexes that have it. A row of a session
+-- keeps these, so that only its making pays for them.
+CREATE INDEX session_named ON reconcile.session (tenant_id COLLATE "default", session_id COLLATE "default");
 COMMENT ON TABLE reconcile.session IS
 'Sessions and what their factory wants of them, in generations; the workload is never read.';
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session', '');

@@ -3,8 +3,8 @@
  *		The steps of a command for a session: claim, attempt, outcome, rejection.
  *
  * Each locks the row of the session, reads the command with the newest snapshot, and
- * then the clock.  A begun attempt, and its outcome, are on disk before anybody is told
- * of them, whatever synchronous_commit says: a host acts on what it is told.
+ * then the clock.  A begun attempt, its outcome and a rejection are on disk before anybody
+ * is told of them, whatever synchronous_commit says: who is told acts on it.
  */
 #include "postgres.h"
 
@@ -139,7 +139,7 @@ session_command_read(const SessionKey *key, const char *command_id, SessionComma
 		value = sql_value(0, 7, &isnull);
 		if (!isnull)
 		{
-			command->attempt_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(value));
+			command->attempt_id = sql_text(0, 7, scope.outer);
 			command->attempt_epoch = DatumGetInt64(sql_value(0, 8, NULL));
 		}
 	}
@@ -217,17 +217,18 @@ static Datum
 step_answer(FunctionCallInfo fcinfo, const Step *step, const StepDecision *decision, const char *done)
 {
 	const SessionCommand *command = &step->command;
-	Datum		values[6];
-	bool		nulls[6] = {false};
+	Datum		values[7];
+	bool		nulls[7] = {false};
 
 	values[0] = CStringGetTextDatum(decision->outcome == STEP_DONE ? done : outcome_names[decision->outcome]);
 	nulls[1] = nulls[2] = !step->found;
 	values[1] = Int64GetDatum(command->revision);
 	values[2] = step->found ? CStringGetTextDatum(session_command_state_name(command->state)) : (Datum) 0;
-	nulls[3] = nulls[4] = command->claim_epoch == 0;
+	nulls[3] = nulls[4] = nulls[5] = command->claim_epoch == 0;
 	values[3] = Int64GetDatum(command->claim_epoch);
 	values[4] = TimestampTzGetDatum(command->claim_expires_at);
-	values[5] = text_or_null(decision->field, &nulls[5]);
+	values[5] = remaining_datum(command->claim_expires_at, step->facts.now);
+	values[6] = text_or_null(decision->field, &nulls[6]);
 	return return_one_row(fcinfo, values, nulls);
 }
 
@@ -347,6 +348,7 @@ reconcile_reject_session_command(PG_FUNCTION_ARGS)
 		step.command.state = SESSION_COMMAND_REJECTED;
 		values[4] = TimestampTzGetDatum(step.facts.now);
 		write_step(&plans[PLAN_REJECT], &step.key, step.command_id, &step.command, values, NULL);
+		ForceSyncCommit();
 	}
 	return step_answer(fcinfo, &step, &decision, "rejected");
 }

@@ -227,7 +227,9 @@ reconcile_due_session_commands(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
 	DuePosition position = {0};
+	PlacementSettings settings;
 	DueCommand *commands;
+	TimestampTz now;
 	int			max;
 	int			n;
 
@@ -240,7 +242,9 @@ reconcile_due_session_commands(PG_FUNCTION_ARGS)
 					  "A list begins with an interval from now, and goes on after a position: one of them.");
 	max = page_field(fcinfo, 3);
 	access_require_all(CAP_PLACE);
-	if (position.shard < 0 || position.shard >= placement_shards())
+	/* where there is no command yet, their number is not fixed by a look */
+	placement_settings(&settings);
+	if (position.shard < 0 || position.shard >= settings.control_shards)
 		field_invalid("shard", "is out of range", "It is from 0 on, below reconcile.control_shards().");
 	if (PG_ARGISNULL(1))
 		position_field(fcinfo, 2, position.shard, &position);
@@ -250,11 +254,12 @@ reconcile_due_session_commands(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	n = session_due_page(position.shard, position.bound, &position.last, max, &commands);
+	now = clock_now();
 	for (int i = 0; i < n; i++)
 	{
 		const DueCommand *command = &commands[i];
-		Datum		values[10];
-		bool		nulls[10] = {false};
+		Datum		values[12];
+		bool		nulls[12] = {false};
 
 		position.last = *command;
 		values[0] = CStringGetTextDatum(position_text(&position));
@@ -264,10 +269,12 @@ reconcile_due_session_commands(PG_FUNCTION_ARGS)
 		values[4] = CStringGetTextDatum(command->state);
 		values[5] = TimestampTzGetDatum(command->apply_deadline);
 		values[6] = Int64GetDatum(command->revision);
-		nulls[7] = nulls[8] = command->claim_epoch == 0;
+		nulls[7] = nulls[8] = nulls[11] = command->claim_epoch == 0;
 		values[7] = Int64GetDatum(command->claim_epoch);
 		values[8] = TimestampTzGetDatum(command->claim_expires_at);
 		values[9] = text_or_null(command->attempt_id, &nulls[9]);
+		values[10] = remaining_datum(command->apply_deadline, now);
+		values[11] = nulls[11] ? (Datum) 0 : remaining_datum(command->claim_expires_at, now);
 		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 	}
 	return (Datum) 0;

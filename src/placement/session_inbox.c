@@ -5,7 +5,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -23,12 +22,18 @@
 #include "journal/digest.h"
 #include "journal/envelope.h"
 #include "placement/field.h"
+#include "placement/host.h"
 #include "placement/marks.h"
 #include "placement/session_command.h"
 #include "placement/settings.h"
 
 #define REQUIRES_MAX		64
 #define REFERENCE_MAX		1024	/* bytes */
+
+/* Of session_commands(): as PLAN_LIST has them, and behind them what remains of the two deadlines. */
+#define LIST_COLUMNS		22
+#define LIST_DEADLINE		10
+#define LIST_CLAIM_END		14
 
 enum
 {
@@ -49,9 +54,9 @@ static SqlPlan plans[] = {
 		7, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, BYTEAOID, INT8OID, TEXTARRAYOID}
 	},
 	[PLAN_ORDER] = {
-		"UPDATE reconcile.session s SET last_order = s.last_order OPERATOR(pg_catalog.+) 1"
-		" WHERE s.tenant_id OPERATOR(pg_catalog.=) $1 AND s.session_id OPERATOR(pg_catalog.=) $2"
-		" RETURNING s.last_order",
+		"SELECT c.accepted_order OPERATOR(pg_catalog.+) 1 FROM reconcile.session_command c"
+		" WHERE c.tenant_id OPERATOR(pg_catalog.=) $1 AND c.session_id OPERATOR(pg_catalog.=) $2"
+		" ORDER BY c.accepted_order DESC LIMIT 1",
 		2, {TEXTOID, TEXTOID}
 	},
 	[PLAN_INSERT] = {
@@ -99,33 +104,16 @@ typedef struct Admission
 /* What is there already has the first of these that differs; NULL: it is the same command. */
 static const char *const identity_members[] = {"kind", "payload_digest", "payload_size", "requires"};
 
-static int
-compare_texts(const void *a, const void *b)
-{
-	return strcmp(*(char *const *) a, *(char *const *) b);
-}
-
 static Datum
 requires_field(FunctionCallInfo fcinfo, int n)
 {
 	Datum	   *elements;
-	char	  **names;
 	int			count = array_arg(fcinfo, n, "requires", TEXTOID, REQUIRES_MAX, &elements);
-	int			kept = 0;
+	char	  **names = palloc(sizeof(char *) * Max(count, 1));
 
-	names = palloc(sizeof(char *) * Max(count, 1));
 	for (int i = 0; i < count; i++)
-	{
 		names[i] = TextDatumGetCString(elements[i]);
-		identity_check(names[i], "requires");
-	}
-	qsort(names, count, sizeof(char *), compare_texts);
-	for (int i = 0; i < count; i++)
-	{
-		if (i == 0 || strcmp(names[i], names[i - 1]) != 0)
-			elements[kept++] = CStringGetTextDatum(names[i]);
-	}
-	return PointerGetDatum(construct_array(elements, kept, TEXTOID, -1, false, TYPALIGN_INT));
+	return capabilities_datum(names, count, "requires");
 }
 
 static bytea *
@@ -230,8 +218,8 @@ find_stored(Admission *admission, const char **differs)
 				*differs = identity_members[i];
 		}
 		admission->accepted_order = DatumGetInt64(sql_value(0, 1, NULL));
-		admission->runtime_command_id = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 2, NULL)));
-		admission->state = MemoryContextStrdup(scope.outer, TextDatumGetCString(sql_value(0, 3, NULL)));
+		admission->runtime_command_id = sql_text(0, 2, scope.outer);
+		admission->state = sql_text(0, 3, scope.outer);
 		admission->revision = DatumGetInt64(sql_value(0, 4, NULL));
 		admission->apply_deadline = DatumGetTimestampTz(sql_value(0, 5, NULL));
 	}
@@ -250,8 +238,9 @@ insert_command(Admission *admission, TimestampTz now)
 	memset(nulls, ' ', sizeof(nulls));
 	identity_values(admission, values);
 	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_ORDER], values, NULL);
-	admission->accepted_order = DatumGetInt64(sql_value(0, 1, NULL));
+	/* behind the last one: none is ever removed, and the session is locked */
+	admission->accepted_order = sql_run_latest(&plans[PLAN_ORDER], values, NULL) == 0 ? 1 :
+		DatumGetInt64(sql_value(0, 1, NULL));
 	nulls[7] = admission->payload == NULL ? 'n' : ' ';
 	values[7] = PointerGetDatum(admission->payload);
 	nulls[8] = admission->payload_reference == NULL ? 'n' : ' ';
@@ -298,8 +287,8 @@ reconcile_admit_session_command(PG_FUNCTION_ARGS)
 	const char *differs = NULL;
 	const char *outcome;
 	bool		known;
-	Datum		values[7];
-	bool		nulls[7] = {false};
+	Datum		values[8];
+	bool		nulls[8] = {false};
 
 	require_writable("admit_session_command");
 	require_read_committed("admit_session_command");
@@ -309,14 +298,15 @@ reconcile_admit_session_command(PG_FUNCTION_ARGS)
 	outcome = admit(&admission, &differs);
 	known = admission.accepted_order > 0 && differs == NULL;
 	values[0] = CStringGetTextDatum(outcome);
-	nulls[1] = nulls[4] = nulls[5] = !known;
+	nulls[1] = nulls[4] = nulls[5] = nulls[6] = !known;
 	values[1] = Int64GetDatum(admission.accepted_order);
 	/* whoever admits it again goes on with the id that was first */
 	values[2] = text_or_null(known ? admission.runtime_command_id : NULL, &nulls[2]);
 	values[3] = text_or_null(known ? admission.state : NULL, &nulls[3]);
 	values[4] = Int64GetDatum(admission.revision);
 	values[5] = TimestampTzGetDatum(admission.apply_deadline);
-	values[6] = text_or_null(differs, &nulls[6]);
+	values[6] = remaining_datum(admission.apply_deadline, clock_now());
+	values[7] = text_or_null(differs, &nulls[7]);
 	return return_one_row(fcinfo, values, nulls);
 }
 
@@ -334,7 +324,9 @@ reconcile_session_commands(PG_FUNCTION_ARGS)
 	int64		after;
 	int			max;
 	SqlScope	scope;
-	Datum		values[4];
+	Datum		values[LIST_COLUMNS + 2];
+	bool		nulls[LIST_COLUMNS + 2];
+	TimestampTz now;
 	uint64		n;
 
 	session_key_args(fcinfo, &key);
@@ -350,8 +342,18 @@ reconcile_session_commands(PG_FUNCTION_ARGS)
 	values[3] = Int32GetDatum(max);
 	sql_begin(&scope);
 	n = sql_run(&plans[PLAN_LIST], values, NULL);
+	now = clock_now();
 	for (uint64 i = 0; i < n; i++)
-		tuplestore_puttuple(result->setResult, SPI_tuptable->vals[i]);
+	{
+		for (int c = 0; c < LIST_COLUMNS; c++)
+			values[c] = sql_value(i, c + 1, &nulls[c]);
+		nulls[LIST_COLUMNS] = nulls[LIST_DEADLINE];
+		values[LIST_COLUMNS] = remaining_datum(DatumGetTimestampTz(values[LIST_DEADLINE]), now);
+		nulls[LIST_COLUMNS + 1] = nulls[LIST_CLAIM_END];
+		values[LIST_COLUMNS + 1] = nulls[LIST_CLAIM_END] ? (Datum) 0 :
+			remaining_datum(DatumGetTimestampTz(values[LIST_CLAIM_END]), now);
+		tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+	}
 	sql_end(&scope);
 	return (Datum) 0;
 }

@@ -11,7 +11,7 @@
 typedef struct PlacementSettings
 {
 	int			control_shards;
-	int64		claim_ttl_ms;	/* of claims that place_session() takes for its caller */
+	int64		claim_ttl_ms;	/* of a claim that is given none */
 	int			candidate_limit;	/* hosts in one look at the ranking */
 	int			replace_attempts;	/* searches that end with an epoch_mismatch, one after the other */
 	int64		replace_backoff_ms; /* before the second; doubled for each, at most 5 s */

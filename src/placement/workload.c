@@ -4,7 +4,8 @@
  *
  * Which workload is wanted is not stored: it is the one of the session's generation, as
  * long as that is dedicated and not released.  The session's row is the lock on its
- * workloads.  A row goes when the end of its workload, or of a later one, is recorded.
+ * workloads.  A row goes when the end of its workload, or of a later one, is recorded; one
+ * that is wanted still is asked for again.
  */
 #include "postgres.h"
 
@@ -21,6 +22,7 @@
 #include "core/rows.h"
 #include "journal/envelope.h"
 #include "placement/field.h"
+#include "placement/marks.h"
 #include "placement/offer.h"
 #include "placement/workload_row.h"
 
@@ -200,7 +202,7 @@ add_intent(Intents *intents, int row, bool wanted)
 		values[8] = PointerGetDatum(PG_DETOAST_DATUM(values[8]));
 	nulls[17] = nulls[15];
 	if (!nulls[17])
-		values[17] = IntervalPGetDatum(duration_interval(Max(DatumGetTimestampTz(values[15]) - intents->now, 0) / 1000));
+		values[17] = remaining_datum(DatumGetTimestampTz(values[15]), intents->now);
 	tuplestore_putvalues(intents->result->setResult, intents->result->setDesc, values, nulls);
 	intents->left--;
 }
@@ -285,6 +287,9 @@ reconcile_fetch_intents(PG_FUNCTION_ARGS)
 	values[2] = TimestampTzGetDatum(clock_now());
 	lock_controller(values, &intents);
 	intents.now = clock_now();
+	/* sessions that nobody made workloads for are among those with open commands */
+	if (!workload_is_controlled(intents.now))
+		sweep_mark(SWEEP_PENDING, intents.now);
 	start = intents;
 	if (intents_from(&intents) && start.tenant_id[0] != '\0')
 	{
@@ -313,6 +318,18 @@ reconcile_fetch_intents(PG_FUNCTION_ARGS)
  * ----------------------------------------------------------------
  */
 
+/* The one to have may end and come again, in the same generation; and what came again is to be removed, too. */
+static bool
+has_ended(const Session *session, int64 generation)
+{
+	int64		terminated = workload_terminated(&session->key);
+	Workload	workload;
+
+	if (generation != terminated)
+		return generation < terminated;
+	return !workload_is_wanted(session, generation) && !workload_read(&session->key, generation, &workload);
+}
+
 const char *
 workload_begin(const SessionKey *key, int64 generation, Session *session)
 {
@@ -320,22 +337,21 @@ workload_begin(const SessionKey *key, int64 generation, Session *session)
 		return "not_found";
 	if (generation > session->generation)
 		return "unissued";
-	/* its end is on record */
-	if (generation <= workload_terminated(key))
-		return "superseded";
-	return NULL;
-}
-
-static bool
-same_text(const char *a, const char *b)
-{
-	return a == NULL ? b == NULL : b != NULL && strcmp(a, b) == 0;
+	return has_ended(session, generation) ? "superseded" : NULL;
 }
 
 static bool
 same_host(const Workload *a, const Workload *b)
 {
 	return same_text(a->host_id, b->host_id) && a->host_generation == b->host_generation;
+}
+
+/* One that had ended is made anew. */
+static bool
+has_come_again(const Workload *workload, const Workload *said)
+{
+	return (strcmp(workload->state, "exited") == 0 || strcmp(workload->state, "terminating") == 0) &&
+		(strcmp(said->state, "pending") == 0 || strcmp(said->state, "ready") == 0);
 }
 
 static const char *
@@ -352,8 +368,8 @@ report(const SessionKey *key, const Workload *said)
 	if (known && strcmp(workload.state, said->state) == 0 && same_host(&workload, said) &&
 		same_text(workload.endpoint, said->endpoint))
 		return "unchanged";
-	/* a drain, and what was decided after it, is of one host */
-	if (!known || !same_host(&workload, said))
+	/* a drain, and what was decided after it, is of one host and one life */
+	if (!known || !same_host(&workload, said) || has_come_again(&workload, said))
 		workload = *said;
 	else
 	{

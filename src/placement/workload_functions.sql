@@ -17,7 +17,7 @@ CREATE FUNCTION reconcile.report_workload(tenant_id text, session_id text, gener
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_report_workload';
 COMMENT ON FUNCTION reconcile.report_workload(text, text, bigint, text, text, bigint, text) IS
-'What the controller sees of the workload of a generation: absent, pending, ready (with its host, whose generation is that of the workload), exited or terminating. Returns reported; unchanged (nothing is written); unissued (the session has no such generation yet); superseded (its end, or that of a later one, is recorded); not_found. 22004, 22023 bad argument; 42501 no right; 0A000 above READ COMMITTED; 25006 on a standby.';
+'What the controller sees of the workload of a generation: absent, pending, ready (with its host, whose generation is that of the workload), exited or terminating. Returns reported; unchanged (nothing is written); unissued (the session has no such generation yet); superseded (its end is recorded and it is not wanted any more, or that of a later one is); not_found. 22004, 22023 bad argument; 42501 no right; 0A000 above READ COMMITTED; 25006 on a standby.';
 
 CREATE FUNCTION reconcile.request_drain(tenant_id text, session_id text, generation bigint, timeout interval DEFAULT '1 min')
     RETURNS TABLE (outcome text, host_id text, host_generation bigint, epoch bigint, remaining interval)
@@ -47,7 +47,7 @@ CREATE FUNCTION reconcile.record_termination(tenant_id text, session_id text, ge
     LANGUAGE c VOLATILE PARALLEL UNSAFE SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_record_termination';
 COMMENT ON FUNCTION reconcile.record_termination(text, text, bigint, text, text, bigint) IS
-'Records how the workload of a generation ended: graceful, at the epoch of its host, or forced (drain_timeout, drain_refused, platform_deleted, workload_terminated; lease_epoch 0 for none). outcome: recorded; replayed (it was, exactly so); mismatch (it was, otherwise: field tells in what); superseded (a later generation''s is recorded); unissued (the session has no such generation yet); not_found. generation and recorded_at are of what is recorded. 22004, 22023 bad argument; 42501 no right; 0A000 above READ COMMITTED; 25006 on a standby.';
+'Records how the workload of a generation ended: graceful, at the epoch of its host, or forced (drain_timeout, drain_refused, platform_deleted, workload_terminated; lease_epoch 0 for none). outcome: recorded; replayed (it was, exactly so); mismatch (it was, otherwise: field tells in what; but one that came again in its generation, and that may_delete_workload said this of, is recorded anew); superseded (a later generation''s is recorded); unissued (the session has no such generation yet); not_found. generation and recorded_at are of what is recorded. 22004, 22023 bad argument; 42501 no right; 0A000 above READ COMMITTED; 25006 on a standby.';
 
 CREATE FUNCTION reconcile.get_termination(tenant_id text, session_id text, generation bigint)
     RETURNS TABLE (outcome text, generation bigint, kind text, reason text, lease_epoch bigint, recorded_at timestamptz)

@@ -45,15 +45,6 @@ static SqlPlan plans[] = {
 	}
 };
 
-static char *
-text_out(const SqlScope *scope, int column)
-{
-	bool		isnull;
-	Datum		value = sql_value(0, column, &isnull);
-
-	return isnull ? NULL : MemoryContextStrdup(scope->outer, TextDatumGetCString(value));
-}
-
 static int64
 number_out(int column, int64 missing)
 {
@@ -78,18 +69,18 @@ workload_read(const SessionKey *key, int64 generation, Workload *workload)
 	if (found)
 	{
 		workload->generation = generation;
-		workload->state = text_out(&scope, 1);
-		workload->host_id = text_out(&scope, 2);
+		workload->state = sql_text(0, 1, scope.outer);
+		workload->host_id = sql_text(0, 2, scope.outer);
 		workload->host_generation = number_out(3, 0);
-		workload->endpoint = text_out(&scope, 4);
-		workload->drain_host_id = text_out(&scope, 5);
+		workload->endpoint = sql_text(0, 4, scope.outer);
+		workload->drain_host_id = sql_text(0, 5, scope.outer);
 		workload->drain_generation = number_out(6, 0);
 		workload->drain_epoch = number_out(7, 0);
 		workload->drain_requested_at = number_out(8, DT_NOBEGIN);
 		workload->drain_deadline = number_out(9, DT_NOBEGIN);
-		workload->drain_answer = text_out(&scope, 10);
-		workload->decided = text_out(&scope, 11);
-		workload->decided_reason = text_out(&scope, 12);
+		workload->drain_answer = sql_text(0, 10, scope.outer);
+		workload->decided = sql_text(0, 11, scope.outer);
+		workload->decided_reason = sql_text(0, 12, scope.outer);
 		workload->decided_epoch = number_out(13, 0);
 	}
 	sql_end(&scope);

@@ -19,6 +19,7 @@
 #include "core/plan.h"
 #include "core/rows.h"
 #include "journal/envelope.h"
+#include "placement/marks.h"
 #include "sweep/sweep.h"
 
 #define ITEMS_MAX	10000
@@ -45,7 +46,10 @@ static SqlPlan plans[] = {
 		"UPDATE reconcile.session_claim u SET claimed_at = $3, expires_at = $3"
 		" FROM (SELECT c.tenant_id, c.session_id" OF_HOLDER " AND " MINE " AND " LIVE
 		" ORDER BY c.tenant_id, c.session_id LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED) o"
-		" WHERE u.tenant_id OPERATOR(pg_catalog.=) o.tenant_id AND u.session_id OPERATOR(pg_catalog.=) o.session_id",
+		" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) o.tenant_id"
+		" AND s.session_id OPERATOR(pg_catalog.=) o.session_id"
+		" WHERE u.tenant_id OPERATOR(pg_catalog.=) o.tenant_id AND u.session_id OPERATOR(pg_catalog.=) o.session_id"
+		" RETURNING s.number",
 		4, {TEXTOID, NAMEOID, TIMESTAMPTZOID, INT4OID}
 	}
 };
@@ -61,7 +65,8 @@ reconcile_sweep_claims(PG_FUNCTION_ARGS)
 	bool		nulls[3] = {false};
 	int64		mine;
 	int64		held;
-	int64		released;
+	int			released;
+	int64	   *numbers;
 
 	require_writable("sweep_claims");
 	require_read_committed("sweep_claims");
@@ -80,8 +85,13 @@ reconcile_sweep_claims(PG_FUNCTION_ARGS)
 	(void) sql_run_latest(&plans[PLAN_COUNT], values, NULL);
 	mine = DatumGetInt64(sql_value(0, 1, NULL));
 	held = DatumGetInt64(sql_value(0, 2, NULL));
-	released = (int64) sql_run_latest(&plans[PLAN_RELEASE], values, NULL);
+	released = (int) sql_run_latest(&plans[PLAN_RELEASE], values, NULL);
+	numbers = MemoryContextAlloc(scope.outer, sizeof(int64) * Max(released, 1));
+	for (int i = 0; i < released; i++)
+		numbers[i] = DatumGetInt64(sql_value(i, 1, NULL));
 	sql_end(&scope);
+	/* who left them alone may go on */
+	(void) session_mark_many(released, numbers);
 
 	result[0] = Int64GetDatum(released);
 	result[1] = Int64GetDatum(held);
