@@ -20,6 +20,7 @@
 #include "core/errors.h"
 #include "core/plan.h"
 #include "core/rows.h"
+#include "core/testpoint.h"
 #include "journal/envelope.h"
 #include "lease/lease.h"
 #include "placement/field.h"
@@ -381,6 +382,7 @@ renew_sessions(Heartbeat *heartbeat, int64 ttl_ms)
 	renewed = renew_leases(heartbeat, ttl_ms, &n);
 	if (n == 0)
 		return (Datum) 0;
+	TEST_POINT("heartbeat-renewed");
 	write_registrations(heartbeat, renewed, n);
 	mark_leaving(renewed, n);
 	offers = palloc(sizeof(Datum) * n);

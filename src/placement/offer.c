@@ -250,6 +250,7 @@ offer_end(const Offer *offer, const char *state, const char *code, TimestampTz n
 
 	/* beside a refusal this transaction has no other target */
 	host_unreserve(offer->offer_id, strcmp(state, "refused") == 0);
+	TEST_POINT("offer-unreserved");
 	values[0] = Int64GetDatum(offer->offer_id);
 	values[1] = CStringGetTextDatum(state);
 	values[2] = code == NULL ? (Datum) 0 : CStringGetTextDatum(code);

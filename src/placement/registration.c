@@ -18,6 +18,7 @@
 #include "core/errors.h"
 #include "core/plan.h"
 #include "core/rows.h"
+#include "core/testpoint.h"
 #include "journal/envelope.h"
 #include "lease/lease.h"
 #include "placement/field.h"
@@ -178,6 +179,7 @@ release(const Session *session, Registration *registration, TimestampTz now)
 	offer_holder_id(registration->offer_id, holder_id);
 	/* one that is over already is free as it is */
 	(void) lease_release(lease_id, holder_id, registration->lease_epoch);
+	TEST_POINT("release-freed");
 	registration->host_id = NULL;
 	registration->observed_at = registration->expires_at = now;
 	registration_write(&session->key, registration);

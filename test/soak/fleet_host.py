@@ -47,9 +47,9 @@ DRAIN = "SELECT outcome FROM reconcile.drain_host_target(%s, %s, 'agent', %s, 'p
 
 # What becomes of a statement, and of the host; after "undone" and "terminated" it knows that nothing has happened.
 FAULTS = ("dies", "dies uncommitted", "dies unread", "loses the answer", "undone", "terminated", "pauses")
-OPS = {"publish": 1, "beat": 2, "fetch": 1, "accept": 6, "refuse": 1, "work": 1, "claim": 2, "begin": 3, "apply": 2, "settle": 3,
+OPS = {"publish": 1, "beat": 4, "fetch": 1, "accept": 6, "refuse": 1, "work": 1, "claim": 2, "begin": 3, "apply": 2, "settle": 3,
        "point": 1, "report": 1, "release": 3, "drain": 1}
-GOOD = ("accepted", "repeated", "claimed", "begun", "settled", "written")
+GOOD = ("renewed", "accepted", "repeated", "claimed", "begun", "settled", "written")
 
 
 class Died(Exception):
@@ -188,8 +188,8 @@ class Host:
         """Notes what became of an act, and whether it came after the end."""
         self.counts[f"{op}: {outcome}"] += 1
         if over is not None and over + 0.05 < self.asked:
-            self.counts["late acts"] += 1
-            if outcome in GOOD:
+            self.counts[f"late {op}"] += 1
+            if outcome in GOOD and op != "apply":
                 self.note("late", host=self.id, op=op, outcome=outcome, over=over, asked=self.asked)
 
     def lose(self, held, at):
@@ -254,12 +254,10 @@ class Host:
         stop = {(row[1], row[2]): row[0] for row in rows[1:]}
         for held in listed:
             why = stop.get(held.key)
-            self.tell("beat", why or "renewed", None if why else held.over)
+            self.tell("beat", why or "renewed", held.over)
             if why:
                 self.lose(held, now)
                 continue
-            if held.over + 0.05 < self.asked:
-                self.note("late", host=self.id, op="beat", outcome="renewed", over=held.over, asked=self.asked)
             if held.until < now:        # for a moment we had stopped it
                 self.lose(held, held.until)
                 self.held[held.key], held.since = held, now
