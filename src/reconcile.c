@@ -10,6 +10,7 @@
 #include "core/compat.h"
 #include "core/guc.h"
 #include "core/plan.h"
+#include "core/testpoint.h"
 #include "core/wake.h"
 #include "engine/engine.h"
 #include "fence/fence.h"
@@ -30,6 +31,8 @@ _PG_init(void)
 	bool		preloaded = process_shared_preload_libraries_in_progress;
 
 	guc_define(preloaded);
+	/* the callback that is registered first is called last */
+	TEST_POINTS_INIT();
 	plan_init();
 	fence_init();
 	guard_init();

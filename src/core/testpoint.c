@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/pmsignal.h"
 
@@ -49,6 +50,25 @@ reconcile_test_point(const char *name)
 	fclose(file);
 	while (stat(reached, &st) == 0 && PostmasterIsAlive())
 		pg_usleep(POLL_US);
+}
+
+/*
+ * The ends of any transaction.  They are armed for a process, or whoever comes
+ * first would stop there.
+ */
+static void
+test_point_xact_callback(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_PRE_COMMIT)
+		TEST_POINT("transaction-before-commit");
+	else if (event == XACT_EVENT_COMMIT)
+		TEST_POINT("transaction-after-commit");
+}
+
+void
+test_points_init(void)
+{
+	RegisterXactCallback(test_point_xact_callback, NULL);
 }
 
 #endif							/* RECONCILE_TESTPOINTS */

@@ -11,10 +11,13 @@
 
 #ifdef RECONCILE_TESTPOINTS
 extern PGDLLEXPORT void reconcile_test_point(const char *name);
+extern void test_points_init(void);
 
 #define TEST_POINT(name) reconcile_test_point(name)
+#define TEST_POINTS_INIT() test_points_init()
 #else
 #define TEST_POINT(name) ((void) 0)
+#define TEST_POINTS_INIT() ((void) 0)
 #endif
 
 #endif							/* RECONCILE_TESTPOINT_H */

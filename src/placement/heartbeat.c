@@ -25,6 +25,7 @@
 #include "core/plan.h"
 #include "core/rows.h"
 #include "core/subxact.h"
+#include "core/testpoint.h"
 #include "journal/envelope.h"
 #include "lease/lease.h"
 #include "placement/field.h"
@@ -407,6 +408,7 @@ renew_sessions(Heartbeat *heartbeat, int64 ttl_ms)
 	renewed = renew_leases(heartbeat, ttl_ms, &n);
 	if (n == 0)
 		return (Datum) 0;
+	TEST_POINT("heartbeat-renewed");
 	write_registrations(heartbeat, renewed, n);
 	mark_leaving(renewed, n);
 	offers = palloc(sizeof(Datum) * n);

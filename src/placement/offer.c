@@ -250,6 +250,7 @@ offer_end(const Offer *offer, const char *state, const char *code, TimestampTz n
 	char		nulls[4] = {' ', ' ', code == NULL ? 'n' : ' ', ' '};
 
 	host_unreserve(offer->offer_id, false);
+	TEST_POINT("offer-unreserved");
 	values[0] = Int64GetDatum(offer->offer_id);
 	values[1] = CStringGetTextDatum(state);
 	values[2] = code == NULL ? (Datum) 0 : CStringGetTextDatum(code);

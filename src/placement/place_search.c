@@ -105,6 +105,7 @@ ask(Placing *placing, Asking *asking, const HostTarget *target)
 	}
 	TEST_POINT("place-reserved");
 	placing->offer_id = offer_make(&look->session, target, look->search.round, look->settings.offer_ttl_ms, look->now);
+	TEST_POINT("place-offered");
 	answer_asked(placing, target->host_id, target->host_generation);
 	return true;
 }

@@ -18,6 +18,7 @@
 #include "core/errors.h"
 #include "core/plan.h"
 #include "core/rows.h"
+#include "core/testpoint.h"
 #include "journal/envelope.h"
 #include "lease/lease.h"
 #include "placement/holder.h"
@@ -176,6 +177,7 @@ release(const Session *session, Registration *registration, TimestampTz now)
 {
 	/* one that is over already is free as it is */
 	(void) release_lease(session, registration);
+	TEST_POINT("release-freed");
 	registration->host_id = NULL;
 	registration->observed_at = registration->expires_at = now;
 	registration_write(&session->key, registration);

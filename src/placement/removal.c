@@ -23,6 +23,7 @@
 #include "core/errors.h"
 #include "core/plan.h"
 #include "core/rows.h"
+#include "core/testpoint.h"
 #include "journal/envelope.h"
 #include "placement/field.h"
 #include "placement/workload_row.h"
@@ -355,6 +356,7 @@ decide(Removal *removal)
 	workload->decided_epoch = rule->reason == NULL ? workload->drain_epoch :
 		is_registered(removal) ? removal->registration.lease_epoch : workload->drain_epoch;
 	workload_write(&removal->session, workload);
+	TEST_POINT("removal-decided");
 	fence(removal);
 	/* what is deleted does not come back with a crash that forgets why */
 	ForceSyncCommit();

@@ -19,6 +19,7 @@
 #include "core/errors.h"
 #include "core/plan.h"
 #include "core/rows.h"
+#include "core/testpoint.h"
 #include "journal/envelope.h"
 #include "placement/field.h"
 #include "placement/holder.h"
@@ -158,6 +159,7 @@ write_step(SqlPlan *plan, const SessionKey *key, const char *command_id, Session
 	values[3] = Int64GetDatum(++command->revision);
 	sql_begin(&scope);
 	sql_run_latest(plan, values, nulls);
+	TEST_POINT("session-command-written");
 	sql_end(&scope);
 }
 

@@ -20,6 +20,7 @@
 #include "core/duration.h"
 #include "core/plan.h"
 #include "core/rows.h"
+#include "core/testpoint.h"
 #include "placement/claim.h"
 #include "placement/marks.h"
 #include "placement/session.h"
@@ -199,6 +200,7 @@ settle_due(SweepPass *pass, const DueCommand *command)
 	else if (locked && lock_command(command))
 	{
 		reject(command, now);
+		TEST_POINT("deadline-rejected");
 		swept->rejected++;
 		return;
 	}
