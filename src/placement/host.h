@@ -178,10 +178,10 @@ extern HostReserved host_reserve(const HostTarget *target, int wait_ms, Timestam
 extern bool host_is_there(const TargetKey *key, const char *host_id);
 
 /*
- * What an offer has reserved of a target, if it still does, is free again.  Without
- * "wait" it stays where the row of the target is busy: its host's next word frees it.
+ * What an offer has reserved of a target, if it still does, is free again.  It stays
+ * where the row of the target is busy: its host's next word frees it.
  */
-extern void host_unreserve(int64 offer_id, bool wait);
+extern void host_unreserve(int64 offer_id);
 
 /* There is room for so many more on a host: sessions that wait for some are looked at. */
 extern void host_room(const TargetKey *key, const char *host_id, int room);

@@ -70,11 +70,7 @@ static SqlPlan plans[] = {
 		1, {INT8OID}
 	},
 	[PLAN_READ_OPEN] = {
-		"SELECT " OFFER_COLUMNS ", t.observed_at FROM reconcile.session_offer o LEFT JOIN reconcile.host_target t"
-		" ON t.agent_id OPERATOR(pg_catalog.=) o.agent_id AND t.placement OPERATOR(pg_catalog.=) o.placement"
-		" AND t.runtime_compatibility_id OPERATOR(pg_catalog.=) o.runtime_compatibility_id"
-		" AND t.host_id OPERATOR(pg_catalog.=) o.host_id AND t.expires_at IS NULL"
-		" WHERE o.tenant_id OPERATOR(pg_catalog.=) $1"
+		"SELECT " OFFER_COLUMNS " FROM reconcile.session_offer o WHERE o.tenant_id OPERATOR(pg_catalog.=) $1"
 		" AND o.session_id OPERATOR(pg_catalog.=) $2 AND o.state OPERATOR(pg_catalog.=) 'offered'",
 		2, {TEXTOID, TEXTOID}
 	},
@@ -174,14 +170,7 @@ offer_read_open(const SessionKey *key, Offer *offer)
 	sql_begin(&scope);
 	found = sql_run_latest(&plans[PLAN_READ_OPEN], values, NULL) > 0;
 	if (found)
-	{
-		bool		stands;
-		Datum		withdrawn_at = sql_value(0, 19, &stands);
-
 		offer_from_row(&scope, offer);
-		if (!stands)
-			offer->expires_at = Min(offer->expires_at, DatumGetTimestampTz(withdrawn_at));
-	}
 	sql_end(&scope);
 	return found;
 }
@@ -249,7 +238,7 @@ offer_end(const Offer *offer, const char *state, const char *code, TimestampTz n
 	Datum		values[4];
 	char		nulls[4] = {' ', ' ', code == NULL ? 'n' : ' ', ' '};
 
-	host_unreserve(offer->offer_id, false);
+	host_unreserve(offer->offer_id);
 	TEST_POINT("offer-unreserved");
 	values[0] = Int64GetDatum(offer->offer_id);
 	values[1] = CStringGetTextDatum(state);

@@ -182,7 +182,7 @@ release(const Session *session, Registration *registration, TimestampTz now)
 	registration->observed_at = registration->expires_at = now;
 	registration_write(&session->key, registration);
 	/* a host that lets many go has the leases of some by now, and waits for no target */
-	host_unreserve(registration->offer_id, false);
+	host_unreserve(registration->offer_id);
 	session_mark(session->number, now);
 }
 

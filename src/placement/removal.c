@@ -327,7 +327,7 @@ fence(Removal *removal)
 	registration->observed_at = registration->expires_at = removal->now;
 	registration_write(&removal->key, registration);
 	/* a host that hangs with its target holds up nobody who removes it */
-	host_unreserve(registration->offer_id, false);
+	host_unreserve(registration->offer_id);
 	session_mark(removal->session.number, removal->now);
 }
 

@@ -228,7 +228,7 @@ host_is_there(const TargetKey *key, const char *host_id)
  */
 
 void
-host_unreserve(int64 offer_id, bool wait)
+host_unreserve(int64 offer_id)
 {
 	SqlScope	scope;
 	Datum		values[4];
@@ -248,7 +248,7 @@ host_unreserve(int64 offer_id, bool wait)
 		target_key_values(&key, values);
 		values[3] = CStringGetTextDatum(host_id);
 		/* the host may have told meanwhile that it takes account of it */
-		if (target_lock(values, wait, &row) &&
+		if (target_lock(values, false, &row) &&
 			sql_run_latest(&plans[PLAN_UNCOUNT], &offer, NULL) > 0)
 		{
 			sql_run_latest(&plans[PLAN_UNRESERVE], values, NULL);

@@ -93,7 +93,7 @@ end_session(const Session *session, Registration *registration, const char *reas
 		registration->host_id = NULL;
 		registration->observed_at = registration->expires_at = now;
 		registration_write(&session->key, registration);
-		host_unreserve(registration->offer_id, false);
+		host_unreserve(registration->offer_id);
 		ended = true;
 	}
 	if (!ended)
