@@ -34,10 +34,7 @@ typedef struct Offer
 	bool		counted;		/* in the target's reserved */
 } Offer;
 
-/*
- * The open offer of a session that is locked; false: there is none.  One of a host that
- * has taken back what it offers is over with that.
- */
+/* The open offer of a session that is locked; false: there is none. */
 extern bool offer_read_open(const SessionKey *key, Offer *offer);
 
 /* Offers it to a host that has been reserved; returns its id. */
