@@ -60,7 +60,7 @@ typedef enum LockKind
 	LOCK_KIND_PRUNE,			/* a tenant's commands and events are being pruned */
 	LOCK_KIND_COMMAND,			/* a tenant's idempotency key: who is admitting or pruning it */
 	LOCK_KIND_AUDIT,			/* the end of a tenant's chain, from the last moment of a transaction to its end */
-	LOCK_KIND_SWEEP,			/* one sweep of a kind at a time: tried, and never waited for; who makes rows for one of placement shares it */
+	LOCK_KIND_SWEEP,			/* one sweep of a kind at a time, which tries it; who makes rows for one of placement shares it, and may wait */
 	LOCK_KIND_RUNNING			/* shared by who runs or claims of a loop in a session; never waited for, so in no order */
 } LockKind;
 
