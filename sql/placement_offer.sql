@@ -180,7 +180,7 @@ SELECT outcome, session_id, epoch FROM reconcile.heartbeat_host('h2', 2, '[]', '
 -- J3: its time is over: no route, but the epoch; nothing renews it; its holder may still say that it let go
 SELECT lapse_lease('t-o', 's1');
 SELECT * FROM owner('s1');
-SELECT outcome, session_id, epoch FROM reconcile.heartbeat_host('h2', 2, '[]', '[{"tenant_id": "t-o", "session_id": "s1", "epoch": 2, "token": "token-3"}]');
+SELECT outcome, session_id, epoch FROM reconcile.heartbeat_host('h2', 2, '[]', '[{"tenant_id": "t-o", "session_id": "s1", "epoch": "2", "token": "token-3"}]');
 SELECT o.outcome, o.epoch FROM reconcile.session_offer, reconcile.accept_offer(offer_id, 2, 'token-3') o WHERE session_id = 's1' AND token = 'token-3';
 SELECT * FROM reconcile.release_session('t-o', 's1', 2, 'token-3');
 

@@ -90,9 +90,15 @@ members_int(Members *members, const char *name, int64 missing)
 
 	if (!find(members, name, &value))
 		return missing;
-	if (value.type != jbvNumeric)
-		field_invalid(members_path(members, name), "must be a number", NULL);
-	digits = DatumGetCString(DirectFunctionCall1(numeric_out, NumericGetDatum(value.val.numeric)));
+	/* many languages cannot put a bigint into JSON but as a string */
+	if (value.type == jbvString)
+		digits = pnstrdup(value.val.string.val, value.val.string.len);
+	else if (value.type == jbvNumeric)
+		digits = DatumGetCString(DirectFunctionCall1(numeric_out, NumericGetDatum(value.val.numeric)));
+	else
+		field_invalid(members_path(members, name), "must be a number", "Its digits may be a string.");
+	if (*digits == '\0' || strspn(digits, "-0123456789") != strlen(digits))
+		field_invalid(members_path(members, name), "must be a whole number", "It is at most 9223372036854775807.");
 	errno = 0;
 	number = strtoi64(digits, &end, 10);
 	if (errno != 0 || *end != '\0')

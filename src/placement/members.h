@@ -24,7 +24,7 @@ extern JsonbIterator *members_array(Jsonb *value, const char *array, int max, in
 /* Its next object. */
 extern void members_next(JsonbIterator **iterator, const char *array, int index, Members *members);
 
-/* NULL, or "missing", where it is not there, or null. */
+/* NULL, or "missing", where it is not there, or null.  A number may be a string of its digits. */
 extern char *members_text(Members *members, const char *name);
 extern int64 members_int(Members *members, const char *name, int64 missing);
 extern bool members_bool(Members *members, const char *name, bool missing);
