@@ -49,7 +49,7 @@ END $$;
 CREATE TABLE page AS SELECT middle() AS rank, late() AS due, reconcile.control_shard_of('t-plan', 's', reconcile.control_shards()) AS shard;
 UPDATE reconcile.placement_setting SET page_limit = 16, max_pages = 32;
 -- a call of a sweep may read its pages twice, and a row or two more for each that it settles
-SELECT what, of_table, scans, CASE WHEN n <= 6 THEN c.read::text WHEN c.read <= 1500 THEN 'its pages' ELSE c.read::text END AS read, CASE WHEN n <= 6 THEN rows END AS rows FROM page, LATERAL (VALUES
+SELECT what, of_table, scans, CASE WHEN n <= 6 THEN c.read::text WHEN c.read <= 5000 THEN 'its pages' ELSE c.read::text END AS read, CASE WHEN n <= 6 THEN rows END AS rows FROM page, LATERAL (VALUES
     (1, 'rank, first', $$compatible_hosts('plan', 'rt', 'pooled', 20)$$, 'host_target'),
     (2, 'rank, middle', format('compatible_hosts(%L, %L, %L, 20, %L)', 'plan', 'rt', 'pooled', rank), 'host_target'),
     (3, 'due, first', format('due_session_commands(%s, %L, max_items => 20)', shard, '2 h'), 'session_command'),
