@@ -15,7 +15,6 @@ SELECT outcome, count(*) FROM unnest('{s,wanted}'::text[]) s, reconcile.create_s
 INSERT INTO reconcile.session_command (tenant_id, session_id, command_id, shard, accepted_order, revision, runtime_command_id, kind, payload_digest, payload_size, payload, requires, accepted_at, apply_deadline, state)
 SELECT 't-plan', 's', 'c' || n, reconcile.control_shard_of('t-plan', 's', reconcile.control_shards()), n, 1, 'r' || n, 'input', sha256(''), 0, '', '{}', now() - interval '2 h', now() - interval '1 h' + n * interval '30 ms', 'pending'
   FROM generate_series(1, 100000) n;
-UPDATE reconcile.session SET last_order = 100000 WHERE tenant_id = 't-plan' AND session_id = 's';
 ANALYZE reconcile.host, reconcile.host_target, reconcile.session_command, reconcile.session;
 
 -- Scans of a table itself, and what is read of it or its indexes.

@@ -91,6 +91,7 @@ INSERT INTO call (call, by) VALUES
 ('sweep_claims(<h>)', 'done'),
 ('register_host(<h>, ''regress_place_host'')', 'value'),
 ('unregister_host(<h>)', 'value'),
+('force_release_session(''rights'', <s>, <e>, ''it is gone'')', 'outcome'),
 ('set_placement(''{}'')', 'done'),
 ('sweep_pending()', 'done'),
 ('sweep_deadlines()', 'done'),
@@ -98,15 +99,15 @@ INSERT INTO call (call, by) VALUES
 ('sweep_offers()', 'done'),
 ('sweep_entity(''offers'')', 'done'),
 ('sweep_names()', 'done'),
-('may_see_host(<h>)', 'value'),
-('may_see_session(<h>)', 'value'),
+('may_place()', 'value'),
+('my_hosts()', 'value'),
 ('sessions WHERE tenant_id = ''rights'' AND session_id = <s>', 'count'),
 ('hosts WHERE host_id = <h>', 'count'),
 ('host_targets WHERE host_id = <h>', 'count'),
 ('session_offers WHERE host_id = <h>', 'count');
 -- all that has a capability of placing is here
 SELECT f AS not_called FROM unnest('{place,operate}'::text[]) c, reconcile.capability_functions(c) f
- WHERE (c = 'place' OR f ~ 'reconcile\.(sweep_|set_placement|register_host|unregister_host)') AND f !~ 'sweep_commands'
+ WHERE (c = 'place' OR f ~ 'reconcile\.(sweep_|set_placement|register_host|unregister_host|force_release_session)') AND f !~ 'sweep_commands'
    AND NOT EXISTS (SELECT FROM call k WHERE split_part(f, '(', 1) = 'reconcile.' || split_part(k.call, '(', 1));
 
 -- What a role is answered, which is undone; an error is its SQLSTATE.
