@@ -81,7 +81,7 @@ INSERT INTO call (call, by) VALUES
 ('place_session(''rights'', <s>)', 'outcome'),
 ('explain_placement(''rights'', <s>)', 'done'),
 ('place_entity((SELECT s.number::text FROM reconcile.get_session(''rights'', <s>) s))', 'done'),
-('fetch_intents(<h>)', 'count'),
+('fetch_intents(<h>)', 'done'),
 ('report_workload(''rights'', <s>, 1, ''pending'')', 'value'),
 ('request_drain(''rights'', <s>, 1)', 'outcome'),
 ('report_drained(''rights'', <s>, 1, <h>, 1)', 'value'),
