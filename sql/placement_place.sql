@@ -304,6 +304,30 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA reconcile FROM placement_place_went;
 REVOKE ALL ON SCHEMA reconcile FROM placement_place_went;
 DROP ROLE placement_place_went;
 
+-- C15, C16: one key for an attachment, whichever host it is offered to; another one for another agent, runtime, generation or mode
+CREATE FUNCTION key(s text, OUT host text, OUT mode text, OUT key text)
+LANGUAGE sql AS $$ SELECT host_id, mode, left(attach_key, 12) FROM reconcile.fetch_offers(1000) WHERE tenant_id = 'place' AND session_id = s $$;
+SELECT host('k1', 9, 'keys'), host('k2', 8, 'keys'), host('k1', 9, 'keys2'), session('key', 'keys'), session('key2', 'keys2'), session('key3', 'keys');
+SELECT outcome, key('key') FROM place('key');
+SELECT refuse('key');
+SELECT outcome, key('key') FROM place('key');
+SELECT outcome, key('key2') FROM place('key2');
+SELECT outcome, key('key3') FROM place('key3');
+SELECT outcome FROM reconcile.update_desired_state('place', 'key', 'k2', 1, 'pooled', 'r', '1', 'x');
+SELECT outcome, key('key') FROM place('key');
+-- it left something: a journal, a checkpoint, or what a pointer points at
+SELECT accept('key'), accept('key2'), accept('key3');
+SELECT outcome FROM reconcile.update_host_state('place', 'key', 1, 'token of key', 'idle', 'resident', 1);
+SELECT outcome FROM reconcile.update_host_state('place', 'key2', 1, 'token of key2', 'idle', 'resident', 0, checkpoint_seq => 1, checkpoint_reference => 'c', checkpoint_captured_at => now());
+SELECT outcome FROM reconcile.set_pointer('place', 'key3', 'active_continuation', 1, 'token of key3', 1, 'object');
+SELECT s, outcome FROM unnest('{key,key2,key3}'::text[]) s, reconcile.release_session('place', s, 1, 'token of ' || s);
+SELECT s, outcome, key(s) FROM unnest('{key,key2,key3}'::text[]) s, place(s);
+-- what it pointed at and no longer does is nothing left
+SELECT accept('key3');
+SELECT outcome FROM reconcile.clear_pointer('place', 'key3', 'active_continuation', 2, 'token of key3');
+SELECT outcome FROM reconcile.release_session('place', 'key3', 2, 'token of key3');
+SELECT outcome, key('key3') FROM place('key3');
+
 -- B22: an offer of what is not wanted any more is taken back, before anybody else is asked
 SELECT host('m1', 3, 'moves'), host('m2', 2, 'moves'), session('moves', 'moves');
 SELECT outcome, host FROM place('moves');
@@ -490,6 +514,12 @@ DROP ROLE placement_place_stranger;
 -- an entity that is none of the loop's is nobody's
 SELECT e, reconcile.place_entity(e) FROM (VALUES ('0'), ('-1'), ('x'), ('1x'), (''), (' 1'), ('9223372036854775807'), ('9223372036854775808')) v (e);
 
+\getenv source PG_ABS_SRCDIR
+\set hosts :source '/sql/include/hosts.sql'
+\set ECHO none
+\i :hosts
+\set ECHO all
+SELECT clean('place', '%');
 RESET search_path;
 RESET lock_timeout;
 \set VERBOSITY terse

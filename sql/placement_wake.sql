@@ -1,6 +1,7 @@
 -- Who is looked at when something changes for him: the loop has a mark of each, and is paused so that they stay.
 \set SHOW_CONTEXT never
 \set VERBOSITY terse
+SET client_min_messages = warning;
 CREATE SCHEMA placement_wake;
 SET search_path = placement_wake, public;
 BEGIN;
@@ -129,7 +130,12 @@ SELECT reconcile.create_session('wake', 'idle', 'wake', 'pooled', 'k', 'goes') I
 SELECT report('h1', 'idle', 'releasing'), woken();
 
 SELECT reconcile.drop_loop('placement'), reconcile.drop_loop('placement_sweeps');
-SELECT count(reconcile.unregister_host(h)) FROM unnest('{h1,h2,h3,h4,h5}'::text[]) h;
+\getenv source PG_ABS_SRCDIR
+\set hosts :source '/sql/include/hosts.sql'
+\set ECHO none
+\i :hosts
+\set ECHO all
+SELECT clean('wake', '%');
 UPDATE reconcile.placement_setting SET offer_ttl_ms = 10000, session_ttl_ms = 60000, replace_backoff_ms = 200;
 RESET lock_timeout;
 RESET search_path;
