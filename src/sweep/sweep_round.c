@@ -60,7 +60,7 @@ typedef struct Turns
 	const Sweep *sweep;
 	int			shards;
 	bool	   *ended;			/* by shard: it has none any more */
-	int64		turn;			/* the last; -1 = it is not known */
+	int64		turn;			/* the last; -1 = there was none, as far as is known */
 	int64		lost;			/* the first that was taken before it and is not committed; -1 = none */
 	int			careful;
 	bool		in_round;		/* of the loop */
@@ -171,7 +171,7 @@ next_shard(Turns *turns)
 	{
 		int64		turn = DatumGetInt64(sql_ask(&plans[PLAN_TURN], &name));
 
-		if (turns->turn >= 0 && turn > turns->turn + 1)
+		if (turn > turns->turn + 1)
 			turns->lost = turns->turn + 1;
 		turns->turn = turn;
 		if (!turns->ended[turn % turns->shards])
@@ -256,9 +256,11 @@ sweep_run(const Sweep *sweep, SweepRound *round)
 	Turns		turns;
 	int			left = 1;
 	int			shard;
+	bool		known;
 
 	if (!begin_turns(sweep, &turns))
 		return SWEEP_BUSY;
+	known = turns.turn >= 0;
 	placement_settings(&settings);
 	turns.ended = turns.ended_in_round;
 	if (!turns.in_round)
@@ -267,7 +269,8 @@ sweep_run(const Sweep *sweep, SweepRound *round)
 	{
 		SweepPass	pass;
 
-		pass_over_lost(&turns, settings.interval_ms);
+		if (known)
+			pass_over_lost(&turns, settings.interval_ms);
 		left -= sweep_pass(sweep, shard, &settings, 1, &pass);
 		turns.ended[shard] = !pass.truncated || pass.failure[0] != '\0';
 		turns.round.bound = Min(turns.round.bound, pass.bound);
