@@ -70,5 +70,6 @@ reconcile_sweep_entity(PG_FUNCTION_ARGS)
 	sweep_set_wake(sweep->name, wake_at);
 	if (wake_at == DT_NOEND)
 		PG_RETURN_NULL();
-	PG_RETURN_INTERVAL_P(duration_interval(Min((wake_at - now + 999) / 1000, DURATION_MAX_MS)));
+	/* 0 would be no look at all */
+	PG_RETURN_INTERVAL_P(duration_interval(Min((wake_at - now) / 1000 + 1, DURATION_MAX_MS)));
 }

@@ -60,8 +60,9 @@ typedef struct Turns
 	const Sweep *sweep;
 	int			shards;
 	bool	   *ended;			/* by shard: it has none any more */
-	int64		turn;			/* the last; -1 = it is not known */
-	int64		lost;			/* the first that was taken before it and is not committed; -1 = none */
+	int64		turn;			/* the last; -1 = there was none, as far as is known */
+	bool		lost;			/* some were taken after it, and are not committed */
+	bool		passes_over;	/* their shards have ended */
 	int			careful;
 	bool		in_round;		/* of the loop */
 	SweepRound	round;
@@ -141,7 +142,7 @@ begin_turns(const Sweep *sweep, Turns *turns)
 	turns->shards = sweep->sharded ? placement_shards() : 1;
 	turns->ended = palloc0(sizeof(bool) * turns->shards);
 	turns->ended_in_round = palloc0(sizeof(bool) * turns->shards);
-	turns->turn = turns->lost = -1;
+	turns->turn = -1;
 	turns->round.again_at = DT_NOEND;
 	values[0] = CStringGetTextDatum(sweep->name);
 	values[1] = Int32GetDatum(turns->shards);
@@ -159,6 +160,17 @@ begin_turns(const Sweep *sweep, Turns *turns)
  * ----------------------------------------------------------------
  */
 
+/* Those between the last and this one. */
+static void
+lose_turns(Turns *turns, int64 turn)
+{
+	turns->lost = true;
+	if (!turns->passes_over)
+		return;
+	for (int64 lost = Max(turns->turn + 1, turn - turns->shards + 1); lost < turn; lost++)
+		turns->ended[lost % turns->shards] = true;
+}
+
 /* The next shard that has not ended; -1: all have. */
 static int
 next_shard(Turns *turns)
@@ -171,8 +183,8 @@ next_shard(Turns *turns)
 	{
 		int64		turn = DatumGetInt64(sql_ask(&plans[PLAN_TURN], &name));
 
-		if (turns->turn >= 0 && turn > turns->turn + 1)
-			turns->lost = turns->turn + 1;
+		if (turn > turns->turn + 1)
+			lose_turns(turns, turn);
 		turns->turn = turn;
 		if (!turns->ended[turn % turns->shards])
 			return (int) (turn % turns->shards);
@@ -196,9 +208,9 @@ sweep_call(const Sweep *sweep, SweepReport report, void *arg)
 	{
 		SweepPass	pass;
 
-		if (turns.lost >= 0)
+		if (turns.lost)
 			turns.careful = turns.shards;
-		turns.lost = -1;
+		turns.lost = false;
 		if (turns.careful > 0)
 			left = 1;
 		left -= sweep_pass(sweep, shard, &settings, left, &pass);
@@ -226,18 +238,6 @@ begin_round(Turns *turns)
 	turns->round.again_at = DT_NOEND;
 }
 
-/* The shards of turns that failed wait for the next round. */
-static void
-pass_over_lost(Turns *turns, int64 interval_ms)
-{
-	if (turns->lost < 0)
-		return;
-	for (int64 turn = Max(turns->lost, turns->turn - turns->shards + 1); turn < turns->turn; turn++)
-		turns->ended[turn % turns->shards] = true;
-	turns->round.again_at = Min(turns->round.again_at, clock_add_ms(clock_now(), interval_ms));
-	turns->lost = -1;
-}
-
 static bool
 has_more(const Turns *turns)
 {
@@ -261,18 +261,20 @@ sweep_run(const Sweep *sweep, SweepRound *round)
 		return SWEEP_BUSY;
 	placement_settings(&settings);
 	turns.ended = turns.ended_in_round;
+	turns.passes_over = turns.turn >= 0;
 	if (!turns.in_round)
 		begin_round(&turns);
 	while (left > 0 && (shard = next_shard(&turns)) >= 0)
 	{
 		SweepPass	pass;
 
-		pass_over_lost(&turns, settings.interval_ms);
 		left -= sweep_pass(sweep, shard, &settings, 1, &pass);
 		turns.ended[shard] = !pass.truncated || pass.failure[0] != '\0';
 		turns.round.bound = Min(turns.round.bound, pass.bound);
 		turns.round.again_at = Min(turns.round.again_at, pass.again_at);
 	}
+	if (turns.lost && turns.passes_over)
+		turns.round.again_at = Min(turns.round.again_at, clock_add_ms(clock_now(), settings.interval_ms));
 	*round = turns.round;
 	turns.in_round = has_more(&turns);
 	save_row(&turns);
