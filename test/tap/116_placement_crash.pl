@@ -21,7 +21,7 @@ expect_log(qr/FATAL:  terminating connection due to administrator command/,
 
 sql($node, q{
 	CREATE SCHEMA app;
-	SELECT reconcile.set_placement('{"control_shards": 1, "session_ttl": "1 h", "offer_ttl": "5 min", "horizon": "2 h"}');
+	SELECT reconcile.set_placement('{"control_shards": 1, "session_ttl": "1 h", "offer_ttl": "5 min"}');
 	-- what is placed is placed by the test
 	SELECT reconcile.pause_loop(l) FROM unnest('{placement,placement_sweeps}'::text[]) l;
 	SELECT reconcile.register_host(h, 'postgres') FROM unnest('{pooled,own}'::text[]) h;
