@@ -71,7 +71,7 @@ sql($node, q{
 		PERFORM app.accept(s);
 		COMMIT;
 		PERFORM reconcile.update_desired_state('t', s, 'gone', 1, 'dedicated', 'rt', NULL, NULL);
-		PERFORM reconcile.report_workload('t', s, 1, 'exited');
+		PERFORM reconcile.report_workload('t', s, 1, 'exited', 'own', 1, 'wss://own:1');
 	END $$;
 	CREATE FUNCTION app.may_delete(s text) RETURNS text LANGUAGE sql AS $$
 		SELECT outcome FROM reconcile.may_delete_workload('t', s, 1) $$;

@@ -148,7 +148,7 @@ sub goes_on
 	is(sql($where, q{SELECT o.outcome, o.epoch FROM reconcile.owner_of('t', 'released') o}) =~ s/\|.*//r, 'released', 'what was let go is free') if $released == 1;
 	is(sql($where, q{SELECT outcome FROM reconcile.begin_attempt('t', 'working', 'claimed', 1, 'token', 2, 'late')}), 'lease_lost', 'what was claimed is not begun');
 	# what is registered, or was lost, is over when its time is
-	sql($where, q{UPDATE reconcile.lease SET expires_at = acquired_at WHERE reconciler_id LIKE 'session:%'});
+	sql($where, q{UPDATE reconcile.lease SET expires_at = acquired_at, ttl_ms = 5000 WHERE reconciler_id LIKE 'session:%'});
 	sql($where, q{SELECT app.publish()});
 	heir($where, 'held', 1);
 	heir($where, 'released', 1, $released);
