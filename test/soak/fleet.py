@@ -41,7 +41,7 @@ max_connections = 120
 shared_buffers = '128 MB'
 """
 STORM = {"session_ttl": "5 s", "offer_ttl": "2 s", "interval": "300 ms", "claim_ttl": "1 s", "replace_backoff": "50 ms",
-         "control_shards": 4, "horizon": "2 h"}
+         "control_shards": 4}
 # nothing runs out any more because a machine is slow
 CALM = {"session_ttl": "5 min", "offer_ttl": "1 min"}
 

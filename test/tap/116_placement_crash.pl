@@ -21,7 +21,7 @@ expect_log(qr/FATAL:  terminating connection due to administrator command/,
 
 sql($node, q{
 	CREATE SCHEMA app;
-	SELECT reconcile.set_placement('{"control_shards": 1, "session_ttl": "1 h", "offer_ttl": "5 min", "horizon": "2 h"}');
+	SELECT reconcile.set_placement('{"control_shards": 1, "session_ttl": "1 h", "offer_ttl": "5 min"}');
 	-- what is placed is placed by the test
 	SELECT reconcile.pause_loop(l) FROM unnest('{placement,placement_sweeps}'::text[]) l;
 	SELECT reconcile.register_host(h, 'postgres') FROM unnest('{pooled,own}'::text[]) h;
@@ -71,7 +71,7 @@ sql($node, q{
 		PERFORM app.accept(s);
 		COMMIT;
 		PERFORM reconcile.update_desired_state('t', s, 'gone', 1, 'dedicated', 'rt', NULL, NULL);
-		PERFORM reconcile.report_workload('t', s, 1, 'exited');
+		PERFORM reconcile.report_workload('t', s, 1, 'exited', 'own', 1, 'wss://own:1');
 	END $$;
 	CREATE FUNCTION app.may_delete(s text) RETURNS text LANGUAGE sql AS $$
 		SELECT outcome FROM reconcile.may_delete_workload('t', s, 1) $$;
