@@ -68,7 +68,7 @@ def session():
 
 
 def send(name, text):
-    rows("SELECT reconcile.admit_session_command('t', %s, %s, 'input', 'x', apply_deadline_in => '4 min')", name, text)
+    rows("SELECT reconcile.admit_session_command('t', %s, %s, 'input', 'x', apply_deadline_in => '1 h')", name, text)
 
 
 def new_session(text="first"):

@@ -122,6 +122,7 @@ class Server:
                 conf.write(found.read())
             # lines of this shape are what ServerLog.pm reads
             for name, value in (("unix_socket_directories", self.folder), ("listen_addresses", ""), ("fsync", "off"),
+                                ("max_worker_processes", "24"),
                                 ("log_line_prefix", "%m [%p] %q%a ")):
                 conf.write(f"{name} = '{value}'\n")
         os.environ.update(PGHOST=self.folder, PGDATABASE="postgres")
