@@ -17,7 +17,7 @@ pooler_start() {
 
     mkdir -p "$out"
     # those of the examples, too
-    printf '"%s" ""\n' postgres fleet_worker cron_worker >"$out/users"
+    printf '"%s" ""\n' postgres fleet_worker cron_worker host_1 host_2 >"$out/users"
     cat >"$out/pgbouncer.ini" <<END
 [databases]
 * = host=$SOCKETS port=5432

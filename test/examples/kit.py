@@ -24,6 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = os.path.join(HERE, "..", "..", "examples")
 
 tests = 0
+complete = False
 servers = []                            # of the test, whose logs are not looked at yet
 
 
@@ -36,12 +37,19 @@ def ok(true, name):
         sys.exit(1)
 
 
+def failed():
+    """For what is called at the end."""
+    return not complete
+
+
 def done():
+    global complete
     while servers:
         server = servers.pop()
         server.stop("fast")
         ok(server.log_as_expected(), "the log of the server has nothing unexpected")
     print(f"1..{tests}", flush=True)
+    complete = True
 
 
 def same(got, expected, name):
@@ -67,10 +75,10 @@ def until(what, condition):
 
 
 class Client:
-    """A program in a process group of its own, which is killed as one."""
+    """A program in a process group of its own, which is killed as one. Several may write to one log."""
 
-    def __init__(self, command, folder, **environment):
-        self.log = tempfile.TemporaryFile()
+    def __init__(self, command, folder, log=None, **environment):
+        self.log = log or tempfile.TemporaryFile()
         self.process = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
                                         stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
 
@@ -114,6 +122,7 @@ class Server:
                 conf.write(found.read())
             # lines of this shape are what ServerLog.pm reads
             for name, value in (("unix_socket_directories", self.folder), ("listen_addresses", ""), ("fsync", "off"),
+                                ("max_worker_processes", "24"),
                                 ("log_line_prefix", "%m [%p] %q%a ")):
                 conf.write(f"{name} = '{value}'\n")
         os.environ.update(PGHOST=self.folder, PGDATABASE="postgres")

@@ -28,10 +28,10 @@ class Proxy:
         self.listener.listen(16)
         threading.Thread(target=self.accept, daemon=True).start()
 
-    def arm(self, number, action):
-        """Calls action() once, after statement `number` counted from now; 0: never."""
+    def arm(self, number, action, text=b""):
+        """Calls action() once, after statement `number` of those with this text counted from now; 0: never."""
         with self.lock:
-            self.seen, self.number, self.action = 0, number, action
+            self.seen, self.number, self.action, self.text = 0, number, action, text
             self.fired = threading.Event()
 
     def disarm(self):
@@ -65,18 +65,21 @@ class Proxy:
     def requests(self, client, server, asked):
         startup = read(client, 4)
         server.sendall(startup + read(client, struct.unpack("!I", startup)[0] - 4))
+        statement = b""
         while True:
             head = read(client, 5)
             body = read(client, struct.unpack("!I", head[1:])[0] - 4)
             if self.hold is not None and self.hold in body:
                 self.held.set()
                 self.go_on.wait()
+            statement += body
             # Q is a statement; so is what ends with S, in the extended protocol
             if head[:1] in b"QS":
                 with self.lock:
-                    self.seen += 1
-                    if self.seen == self.number:
+                    self.seen += self.text in statement
+                    if self.seen == self.number and self.text in statement:
                         asked.append(self.fired)
+                statement = b""
             server.sendall(head + body)
 
     def answers(self, client, server, asked):
