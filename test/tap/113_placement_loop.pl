@@ -51,7 +51,7 @@ sql($node, q{
 	CREATE FUNCTION app.outcome(s text) RETURNS text
 	LANGUAGE sql AS $$ SELECT placement_outcome FROM reconcile.sessions WHERE tenant_id = 'acme' AND session_id = s $$;
 	CREATE FUNCTION app.number(s text) RETURNS text LANGUAGE sql AS $$ SELECT number::text FROM reconcile.sessions WHERE tenant_id = 'acme' AND session_id = s $$;
-	SELECT reconcile.set_placement('{"offer_ttl": "5 min", "session_ttl": "1 h", "interval": "1 s", "replace_backoff": "50 ms"}');
+	SELECT reconcile.set_placement('{"control_shards": 1, "offer_ttl": "5 min", "session_ttl": "1 h", "interval": "1 s", "replace_backoff": "50 ms"}');
 	SELECT reconcile.pause_loop('placement_sweeps');
 });
 
