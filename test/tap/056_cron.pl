@@ -90,4 +90,46 @@ is(sql($node, 'SELECT reconcile.unschedule_loops()'), 2, 'the jobs are removed')
 is(sql($node, q{SELECT jobname FROM cron.job}), 'mine', 'and no others');
 is(sql($node, 'SELECT reconcile.unschedule_loops()'), 0, 'there are none');
 
+# ----------------------------------------------------------------------
+note 'sweeps of sessions and hosts';
+
+my $seconds = sql($node, q{SELECT extversion !~ '^1\.[0-4]([^0-9]|$)' FROM pg_extension WHERE extname = 'pg_cron'}) eq 't';
+
+sub sweep_jobs
+{
+	my ($where) = @_;
+	return sql($where, q{SELECT string_agg(split_part(jobname, ': ', 2), ' ' ORDER BY jobname), string_agg(DISTINCT username::text, ' '), string_agg(DISTINCT schedule, ' ')
+		FROM cron.job WHERE jobname LIKE 'reconcile sweep: %'});
+}
+
+my $four = 'deadlines host_targets offers pending';
+session_fails($node, '55000', 'SELECT reconcile.schedule_sweeps()', 'not without the loop');
+for my $where ($node, $both)
+{
+	# pg_cron takes up to 59 seconds
+	sql($where, q{SELECT reconcile.set_placement('{"interval": "59.5 s", "claim_ttl": "2 min"}'); SELECT reconcile.register_host('h', session_user)});
+	is(sql($where, 'SELECT reconcile.schedule_sweeps()'), 4, 'a job for each sweep');
+	is(sweep_jobs($where), "$four|postgres|* * * * *", 'as the owner of their loop, each minute');
+	is(sql($where, q{SELECT paused FROM reconcile.loops WHERE loop_name = 'placement_sweeps'}), 't', 'which is paused');
+}
+sql($both, q{UPDATE cron.job SET username = 'owner_1' WHERE jobname = 'reconcile sweep: pending'; SELECT reconcile.schedule_sweeps()});
+is(sweep_jobs($both), "$four|postgres|* * * * *", 'those of another owner are replaced');
+sql($both, q{SELECT reconcile.set_placement('{"interval": "1500 ms"}'); SELECT reconcile.schedule_sweeps()});
+is(sweep_jobs($both), "$four|postgres|" . ($seconds ? '2 seconds' : '* * * * *'), 'the interval in whole seconds, where it knows them');
+# the loop beside them
+sql($both, q{SELECT reconcile.resume_loop('placement_sweeps')});
+for my $where ($node, $both)
+{
+	sql($where, q{SELECT outcome FROM reconcile.publish_host_target('h', 1, 'agent', 'r', 'pooled', 'wss://h', 'cross_tenant_isolated', true, 1, '1 s')});
+	wait_for($where, q{(SELECT expires_at IS NULL AND revision = 2 FROM reconcile.host_target WHERE host_id = 'h')}, 'what its host has ceased to offer is withdrawn, once');
+	wait_for($where, q{(SELECT count(DISTINCT j.jobname) FROM cron.job j JOIN cron.job_run_details d USING (jobid) WHERE j.jobname LIKE 'reconcile sweep: %' AND d.status = 'succeeded') = 4},
+		'all jobs have succeeded');
+}
+is(sql($node, 'SELECT reconcile.unschedule_sweeps()'), 4, 'the jobs are removed');
+is(sweep_jobs($node), '||', 'all of them');
+is(sql($node, q{SELECT paused FROM reconcile.loops WHERE loop_name = 'placement_sweeps'}), 'f', 'and the loop goes on');
+is(sql($node, 'SELECT reconcile.unschedule_sweeps()'), 0, 'there are none');
+sql($both, 'DROP EXTENSION reconcile CASCADE');
+is(sql($both, q{SELECT count(*) FROM cron.job WHERE jobname LIKE 'reconcile sweep: %'}), 4, 'who drops the extension with its jobs has them, and they fail');
+
 finish();
