@@ -242,6 +242,14 @@ SELECT reconcile.report_workload('t-d', 'w', 1, 'absent', 'w', 1, 'ws://pod');
 SELECT * FROM may_delete('w', 1);
 SELECT reconcile.report_workload('t-d', 'w', 1, 'exited', 'w', 1, 'ws://pod'), ready('w', 1, 'w');
 SELECT * FROM may_delete('w', 1);
+-- of one that ends the host need not be told: it had the session all the same, and has it no more
+CALL lives('u', false);
+SELECT ready('u', 1, 'u'), place('u');
+SELECT outcome FROM reconcile.accept_offer(offer('t-d', 'u'), 1, 'token');
+SELECT reconcile.report_workload('t-d', 'u', 1, 'exited'), reconcile.report_workload('t-d', 'u', 1, 'exited');
+SELECT * FROM may_delete('u', 1);
+SELECT host_id IS NULL AS released FROM reconcile.session_registration WHERE tenant_id = 't-d' AND session_id = 'u';
+
 -- one that came again after its end was recorded is taken away like any other, when it is not wanted any more
 SELECT desire('w', NULL);
 SELECT outcome FROM reconcile.request_drain('t-d', 'w', 1, '1 h');

@@ -355,7 +355,7 @@ has_come_again(const Workload *workload, const Workload *said)
 }
 
 static const char *
-report(const SessionKey *key, const Workload *said)
+report(const SessionKey *key, Workload *said)
 {
 	Session		session;
 	Workload	workload;
@@ -365,6 +365,13 @@ report(const SessionKey *key, const Workload *said)
 	if (refused != NULL)
 		return refused;
 	known = workload_read(key, said->generation, &workload);
+	/* whose host is not told still has the host that it had: until it comes again */
+	if (known && said->host_id == NULL && !has_come_again(&workload, said))
+	{
+		said->host_id = workload.host_id;
+		said->host_generation = workload.host_generation;
+		said->endpoint = workload.endpoint;
+	}
 	if (known && strcmp(workload.state, said->state) == 0 && same_host(&workload, said) &&
 		same_text(workload.endpoint, said->endpoint))
 		return "unchanged";
