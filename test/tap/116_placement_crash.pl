@@ -77,7 +77,7 @@ sql($node, q{
 		SELECT outcome FROM reconcile.may_delete_workload('t', s, 1) $$;
 	CREATE FUNCTION app.record(s text) RETURNS text LANGUAGE sql AS $$
 		SELECT outcome FROM reconcile.record_termination('t', s, 1, 'forced', 'workload_terminated',
-			(SELECT decided_epoch FROM reconcile.session_workload WHERE session_id = s)) $$;
+			app.epoch(s)) $$;
 
 	CREATE VIEW app.lease AS SELECT substr(reconciler_id, 9)::bigint AS number, epoch, holder_id, expires_at > clock_timestamp() AS live
 		FROM reconcile.lease WHERE reconciler_id LIKE 'session:%';

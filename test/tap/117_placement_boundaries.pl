@@ -109,7 +109,7 @@ sub lose
 sub heir
 {
 	my ($where, $session, @lost) = @_;
-	my ($node, $database) = ref($where) ? @$where : ($where, 'postgres');
+	my ($node, $database) = ref($where) eq 'ARRAY' ? @$where : ($where, 'postgres');
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	subtest "an heir of $session" => sub {
