@@ -42,9 +42,7 @@ sql($node, q{
 			SELECT 't', 's' || i, 'agent', 'r', 'pooled', CASE WHEN i % 2 = 0 THEN 'host' ELSE 'h' || i END, 1, 1, 'create', 1, now(), now() + i * interval '1 s', 'offered', true
 				FROM generate_series(low, high) i;
 		INSERT INTO reconcile.session_workload (tenant_id, session_id, generation, name, state, reported_at)
-			SELECT 't', 's' || i, 1, 'w' || i, 'absent', now() FROM generate_series(low, high) i;
-		INSERT INTO reconcile.session_search (tenant_id, session_id, round, replacements, agent_id, runtime_compatibility_id, placement)
-			SELECT 't', 's' || i, 1, 0, CASE WHEN i % 50 = 0 THEN 'agent' ELSE 'other' || i % 100 END, 'r', 'pooled' FROM generate_series(low, high) i $$;
+			SELECT 't', 's' || i, 1, 'w' || i, 'absent', now() FROM generate_series(low, high) i $$;
 	SELECT outcome FROM reconcile.create_session('t', 'many', 'agent', 'pooled', 'k', 'r');
 });
 
@@ -118,7 +116,7 @@ for my $size (1_000, 10_000, 100_000)
 {
 	sql($node, "SELECT t.fill($low, $size); TRUNCATE reconcile.placement_cursor");
 	$low = $size + 1;
-	sql($node, join(';', map { "VACUUM ANALYZE reconcile.$_" } qw(session session_observed host host_target session_command session_offer session_search session_workload)) =~ s/;/;\n/gr);
+	sql($node, join(';', map { "VACUUM ANALYZE reconcile.$_" } qw(session session_observed host host_target session_command session_offer session_workload)) =~ s/;/;\n/gr);
 	push @{ $buffers{ $_->{name} } }, look_at($_, $size) for @pages;
 }
 for my $page (@pages)
