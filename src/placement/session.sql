@@ -55,7 +55,6 @@ CREATE TABLE reconcile.session_observed (
 ) WITH (fillfactor = 60);
 COMMENT ON TABLE reconcile.session_observed IS
 'What the host of each session has said of it last; its revision is its own, so that a report is no conflict for the factory.';
-CREATE INDEX session_active ON reconcile.session_observed (tenant_id, last_active_at DESC, session_id DESC);
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session_observed', '');
 
 CREATE TABLE reconcile.session_claim (

@@ -28,6 +28,7 @@
 
 #define INTENTS_MAX		1000
 #define EXAMINED_MAX	10000	/* workloads in one call */
+#define INTENTS_PAGE	256
 
 #define INTENT_COLUMNS \
 	"w.tenant_id, w.session_id, w.generation, s.agent_id, s.runtime_compatibility_id, s.placement, s.workload_version," \
@@ -207,14 +208,13 @@ add_intent(Intents *intents, int row, bool wanted)
 	intents->left--;
 }
 
-/* The workloads behind the place, as many as may still be examined; it moves with them.  True: there are no more. */
-static bool
-intents_from(Intents *intents)
+/* A page of the workloads behind the place, which moves with them; returns how many it had, and how many were seen to. */
+static int
+intents_page(Intents *intents, int max, int *seen)
 {
 	MemoryContext context = CurrentMemoryContext;
 	SqlScope	scope;
 	Datum		values[4];
-	int			max = EXAMINED_MAX - intents->examined;
 	int			n;
 	int			i;
 
@@ -239,7 +239,25 @@ intents_from(Intents *intents)
 	}
 	sql_end(&scope);
 	intents->examined += i;
-	return i == n && n < max;
+	*seen = i;
+	return n;
+}
+
+/* The workloads behind the place, as many as may still be examined.  True: there are no more. */
+static bool
+intents_from(Intents *intents)
+{
+	int			max;
+	int			n;
+	int			seen;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		max = Min(EXAMINED_MAX - intents->examined, INTENTS_PAGE);
+		n = intents_page(intents, max, &seen);
+	} while (seen == n && n == max && max > 0 && intents->left > 0);
+	return seen == n && n < max;
 }
 
 /* Where the controller's last page ended; its row is locked. */
