@@ -16,7 +16,7 @@ use TestPoints;
 
 my $node = new_node('main', test_points => 1, conf => "max_worker_processes = 16\nshared_buffers = 16MB\nsynchronous_commit = off\nwal_writer_delay = 10s\n");
 
-expect_log(qr/FATAL:  terminating connection due to administrator command/,
+expect_log(qr/FATAL:  (?:terminating connection due to administrator command|connection to client lost)/,
 	qr/WARNING:  terminating connection due to immediate shutdown command/);
 
 sql($node, q{
