@@ -48,7 +48,7 @@ CALM = {"session_ttl": "5 min", "offer_ttl": "1 min"}
 # the least of each that a run is worth something with
 ENOUGH = {**{f"fault: {fault}": 3 for fault in fleet_host.FAULTS}, **{f"refused with {code}": 1 for code in fleet_host.CODES},
           "fault: drains": 3, "accept after a lost answer: repeated": 1,
-          **{f"late {op}": 1 for op in ("beat", "accept", "claim", "begin", "settle")}, "accept: accepted": 1000, "settle: settled": 500, "begin: lease_lost": 1}
+          **{f"late {op}": 1 for op in ("beat", "begin")}, "accept: accepted": 1000, "settle: settled": 500}
 
 TRUTH = {
     "offer": """SELECT tenant_id, session_id, epoch, offer_id AS offer, host_id AS host, token FROM reconcile.session_offer
