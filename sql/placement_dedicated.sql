@@ -242,6 +242,13 @@ SELECT reconcile.report_workload('t-d', 'w', 1, 'absent', 'w', 1, 'ws://pod');
 SELECT * FROM may_delete('w', 1);
 SELECT reconcile.report_workload('t-d', 'w', 1, 'exited', 'w', 1, 'ws://pod'), ready('w', 1, 'w');
 SELECT * FROM may_delete('w', 1);
+-- a controller that polls no more is forgotten after a day, and not one that comes back
+INSERT INTO reconcile.workload_controller (controller_id, role_name, polled_at, expires_at)
+SELECT 'gone' || n, session_user, now() - interval '3 days', now() - n * interval '20 h' FROM generate_series(0, 3) n;
+SELECT count(*) >= 0 AS polled FROM reconcile.fetch_intents('gone3', ttl => '1 min');
+SELECT string_agg(controller_id, ' ' ORDER BY controller_id) FROM reconcile.workload_controller WHERE controller_id LIKE 'gone%';
+DELETE FROM reconcile.workload_controller WHERE controller_id LIKE 'gone%';
+
 -- of one that ends the host need not be told: it had the session all the same, and has it no more
 CALL lives('u', false);
 SELECT ready('u', 1, 'u'), place('u');

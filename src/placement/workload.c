@@ -29,6 +29,7 @@
 #define INTENTS_MAX		1000
 #define EXAMINED_MAX	10000	/* workloads in one call */
 #define INTENTS_PAGE	256
+#define KEPT_MS			(INT64CONST(24) * 3600 * 1000)	/* a controller that polls no more */
 
 #define INTENT_COLUMNS \
 	"w.tenant_id, w.session_id, w.generation, s.agent_id, s.runtime_compatibility_id, s.placement, s.workload_version," \
@@ -41,6 +42,7 @@ enum
 	PLAN_MAKE_CONTROLLER,
 	PLAN_LOCK_CONTROLLER,
 	PLAN_SET_CONTROLLER,
+	PLAN_FORGET_CONTROLLER,
 	PLAN_INTENTS
 };
 
@@ -63,6 +65,13 @@ static SqlPlan plans[] = {
 		"UPDATE reconcile.workload_controller SET role_name = $2, polled_at = $3, expires_at = $4, tenant_id = $5,"
 		" session_id = $6, generation = $7 WHERE controller_id OPERATOR(pg_catalog.=) $1",
 		7, {TEXTOID, NAMEOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, INT8OID}
+	},
+	/* one a call is enough: none comes without a call */
+	[PLAN_FORGET_CONTROLLER] = {
+		"DELETE FROM reconcile.workload_controller c WHERE c.controller_id OPERATOR(pg_catalog.=)"
+		" (SELECT o.controller_id FROM reconcile.workload_controller o WHERE o.expires_at OPERATOR(pg_catalog.<) $2"
+		" AND o.controller_id OPERATOR(pg_catalog.<>) $1 ORDER BY o.expires_at LIMIT 1 FOR UPDATE SKIP LOCKED)",
+		2, {TEXTOID, TIMESTAMPTZOID}
 	},
 	[PLAN_INTENTS] = {
 		"SELECT " INTENT_COLUMNS " FROM (SELECT w.* FROM reconcile.session_workload w"
@@ -286,7 +295,6 @@ reconcile_fetch_intents(PG_FUNCTION_ARGS)
 	Datum		values[7];
 	NameData	role;
 	int64		ttl_ms;
-	SqlScope	scope;
 
 	require_writable("fetch_intents");
 	require_read_committed("fetch_intents");
@@ -325,9 +333,9 @@ reconcile_fetch_intents(PG_FUNCTION_ARGS)
 	values[4] = CStringGetTextDatum(intents.tenant_id);
 	values[5] = CStringGetTextDatum(intents.session_id);
 	values[6] = Int64GetDatum(intents.generation);
-	sql_begin(&scope);
-	sql_run_latest(&plans[PLAN_SET_CONTROLLER], values, NULL);
-	sql_end(&scope);
+	(void) sql_do(&plans[PLAN_SET_CONTROLLER], values, NULL);
+	values[1] = TimestampTzGetDatum(clock_add_ms(intents.now, -KEPT_MS));
+	(void) sql_do(&plans[PLAN_FORGET_CONTROLLER], values, NULL);
 	return (Datum) 0;
 }
 

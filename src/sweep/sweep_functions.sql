@@ -31,7 +31,7 @@ CREATE FUNCTION reconcile.sweep_offers()
     LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SET search_path = pg_catalog, pg_temp
     AS 'MODULE_PATHNAME', 'reconcile_sweep_offers';
 COMMENT ON FUNCTION reconcile.sweep_offers() IS
-'Ends offers that no host answered in time, whose sessions are then looked at, and deletes those that were decided a day ago. truncated, resumed and failure as of sweep_pending. No row while another one is at it. 0A000 isolation level; 25006 read-only; 42501 no right.';
+'Ends offers that no host answered in time, whose sessions are then looked at, and deletes those that were made a day ago and are decided. truncated, resumed and failure as of sweep_pending. No row while another one is at it. 0A000 isolation level; 25006 read-only; 42501 no right.';
 
 CREATE FUNCTION reconcile.sweep_claims(holder_id text, max_items int DEFAULT 256)
     RETURNS TABLE (released bigint, held bigint, more boolean)
