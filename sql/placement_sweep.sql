@@ -325,7 +325,24 @@ BEGIN
 END $$;
 SELECT runs >= ceil((SELECT count(*) FROM reconcile.session_command c WHERE c.shard = 40 AND c.state IN ('pending', 'claimed', 'applying')) / 2.0) AS runs, look >= '5 s' AS look
   FROM runs_of_round('pending');
-SELECT reconcile.set_placement('{"page_limit": 100}') -> 'page_limit' AS page_limit;
+-- then it rests for as long as its runs took, whatever lies between them: a pause, an outage
+SELECT reconcile.set_placement('{"interval": "10 ms"}') -> 'interval' AS interval;
+CREATE FUNCTION rests_after_pause(name text, OUT runs int, OUT by_its_runs boolean) LANGUAGE plpgsql AS $$
+DECLARE ran interval := '0'; began timestamptz; look interval;
+BEGIN
+    runs := 0;
+    LOOP
+        began := clock_timestamp();
+        look := reconcile.sweep_entity(name);
+        ran := ran + (clock_timestamp() - began);
+        runs := runs + 1;
+        EXIT WHEN look IS DISTINCT FROM '1 ms';
+        PERFORM pg_sleep(1) WHERE runs = 1;
+    END LOOP;
+    by_its_runs := look <= greatest(ran, '10 ms') + '100 ms';
+END $$;
+SELECT runs > 1 AS paused, by_its_runs FROM rests_after_pause('pending');
+SELECT reconcile.set_placement('{"page_limit": 100, "interval": null}') -> 'page_limit' AS page_limit;
 
 -- ----------------------------------------------------------------
 -- A sweep that has nothing to look at looks no more, until somebody makes a row; one whose first row is due later, not before that

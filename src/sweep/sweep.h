@@ -94,7 +94,7 @@ typedef enum SweepRun
 
 typedef struct SweepRound
 {
-	TimestampTz began_at;
+	int64		took_us;		/* by its runs: what lies between them, as an outage, is no time of it */
 	TimestampTz bound;			/* the earliest of its passes */
 	TimestampTz again_at;		/* likewise */
 } SweepRound;

@@ -13,7 +13,7 @@ CREATE UNLOGGED TABLE reconcile.placement_cursor (
     turn       bigint,                       -- the last that did not fail
     careful    int NOT NULL DEFAULT 0,       -- calls to come that take one page only, as one has failed
     ended      int[] NOT NULL DEFAULT '{}',  -- shards whose passes are over in this round of the loop
-    began_at   timestamptz,                  -- the round; NULL: it is over
+    took_us    bigint,                       -- microseconds, by the runs of the round; NULL: it is over
     again_at   timestamptz NOT NULL DEFAULT 'infinity', -- when a row that the round met is worth another look
     wake_at    timestamptz NOT NULL DEFAULT 'infinity', -- when the loop looks again by itself
     PRIMARY KEY (sweep, shard)

@@ -4,7 +4,7 @@
  *
  * A run reads a page, and the next one follows at once until the round is over.  Then
  * the sweep looks again when the first row of its view is due, but not before the
- * interval, and a time as long as its round, are over.  Whoever makes a row that is due
+ * interval, and a time as long as the runs of the round took, are over.  Whoever makes a row that is due
  * before that marks it (placement/marks.c): while nothing is due, nothing runs.
  */
 #include "postgres.h"
@@ -34,7 +34,7 @@ find_sweep(const char *name)
 static TimestampTz
 next_look(const Sweep *sweep, const SweepRound *round, const PlacementSettings *settings, TimestampTz now)
 {
-	TimestampTz soonest = Max(clock_add_ms(now, settings->interval_ms), now + (now - round->began_at));
+	TimestampTz soonest = Max(clock_add_ms(now, settings->interval_ms), now + round->took_us);
 	TimestampTz due = Min(round->again_at, sweep->first_due(round->bound));
 
 	if (due <= soonest || !sweep_try_alone(sweep->name))

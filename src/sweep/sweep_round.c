@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "portability/instr_time.h"
 #include "storage/lock.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -37,16 +38,16 @@ static SqlPlan plans[] = {
 		1, {TEXTOID}
 	},
 	[PLAN_LOAD] = {
-		"SELECT c.turn, c.careful, c.ended, c.began_at, c.bound, c.again_at FROM reconcile.placement_cursor c"
+		"SELECT c.turn, c.careful, c.ended, c.took_us, c.bound, c.again_at FROM reconcile.placement_cursor c"
 		" WHERE c.sweep OPERATOR(pg_catalog.=) $1 AND c.shard OPERATOR(pg_catalog.=) -1",
 		1, {TEXTOID}
 	},
 	[PLAN_SAVE] = {
-		"INSERT INTO reconcile.placement_cursor AS c (sweep, shard, turn, careful, ended, began_at, bound, again_at)"
+		"INSERT INTO reconcile.placement_cursor AS c (sweep, shard, turn, careful, ended, took_us, bound, again_at)"
 		" VALUES ($1, -1, $2, $3, $4, $5, $6, $7)"
 		" ON CONFLICT (sweep, shard) DO UPDATE SET turn = EXCLUDED.turn, careful = EXCLUDED.careful, ended = EXCLUDED.ended,"
-		" began_at = EXCLUDED.began_at, bound = EXCLUDED.bound, again_at = EXCLUDED.again_at",
-		7, {TEXTOID, INT8OID, INT4OID, INT4ARRAYOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+		" took_us = EXCLUDED.took_us, bound = EXCLUDED.bound, again_at = EXCLUDED.again_at",
+		7, {TEXTOID, INT8OID, INT4OID, INT4ARRAYOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}
 	},
 	[PLAN_DROP_VANISHED] = {
 		"DELETE FROM reconcile.placement_cursor c"
@@ -91,7 +92,7 @@ read_row(Turns *turns)
 	turns->in_round = !isnull;
 	if (!turns->in_round)
 		return;
-	turns->round.began_at = DatumGetTimestampTz(value);
+	turns->round.took_us = DatumGetInt64(value);
 	turns->round.bound = DatumGetTimestampTz(sql_value(0, 5, NULL));
 	turns->round.again_at = DatumGetTimestampTz(sql_value(0, 6, NULL));
 	deconstruct_array(DatumGetArrayTypeP(sql_value(0, 3, NULL)), INT4OID, sizeof(int32), true, TYPALIGN_INT,
@@ -121,7 +122,7 @@ save_row(const Turns *turns)
 	nulls[1] = turns->turn < 0 ? 'n' : ' ';
 	values[2] = Int32GetDatum(turns->careful);
 	values[3] = PointerGetDatum(construct_array(ended, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
-	values[4] = TimestampTzGetDatum(turns->round.began_at);
+	values[4] = Int64GetDatum(turns->round.took_us);
 	nulls[4] = nulls[5] = turns->in_round ? ' ' : 'n';
 	values[5] = TimestampTzGetDatum(turns->round.bound);
 	values[6] = TimestampTzGetDatum(turns->round.again_at);
@@ -233,7 +234,7 @@ static void
 begin_round(Turns *turns)
 {
 	turns->in_round = true;
-	turns->round.began_at = clock_now();
+	turns->round.took_us = 0;
 	turns->round.bound = DT_NOEND;
 	turns->round.again_at = DT_NOEND;
 }
@@ -256,7 +257,10 @@ sweep_run(const Sweep *sweep, SweepRound *round)
 	Turns		turns;
 	int			left = 1;
 	int			shard;
+	instr_time	began;
+	instr_time	over;
 
+	INSTR_TIME_SET_CURRENT(began);
 	if (!begin_turns(sweep, &turns))
 		return SWEEP_BUSY;
 	placement_settings(&settings);
@@ -275,6 +279,9 @@ sweep_run(const Sweep *sweep, SweepRound *round)
 	}
 	if (turns.lost && turns.passes_over)
 		turns.round.again_at = Min(turns.round.again_at, clock_add_ms(clock_now(), settings.interval_ms));
+	INSTR_TIME_SET_CURRENT(over);
+	INSTR_TIME_SUBTRACT(over, began);
+	turns.round.took_us += (int64) INSTR_TIME_GET_MICROSEC(over);
 	*round = turns.round;
 	turns.in_round = has_more(&turns);
 	save_row(&turns);
