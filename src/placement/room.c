@@ -36,6 +36,7 @@
 #include "placement/room.h"
 
 #define MARKS_MAX		1000	/* sessions that are told of room at once */
+#define WAITING_EXAMINED	"4000"	/* for whom room is read under the lock of its target */
 #define MARKS_SPARE		4		/* one that does not take it, whatever it may be, keeps it from no other */
 #define ROOM_LOCKS		16		/* for all targets: a host speaks of a thousand in one transaction */
 
@@ -84,19 +85,23 @@ static SqlPlan plans[] = {
 		" AND t.reserved OPERATOR(pg_catalog.>) 0",
 		4, {TEXTOID, TEXTOID, TEXTOID, TEXTOID}
 	},
-	/* the longest first; not those that this host cannot have, or that are not to ask it again yet */
+	/*
+	 * The longest first; not those that this host cannot have, or that are not to ask it
+	 * again yet.  LIMIT 1 and OFFSET 0 keep the planner from reading a table as a whole.
+	 */
 	[PLAN_WAITING] = {
-		"SELECT s.number FROM reconcile.session_search t"
-		" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) t.tenant_id"
-		" AND s.session_id OPERATOR(pg_catalog.=) t.session_id WHERE " OF_TARGET
-		" AND t.requires OPERATOR(pg_catalog.<@) (SELECT h.capabilities FROM reconcile.host_target h"
+		"SELECT s.number FROM (SELECT t.tenant_id, t.session_id, t.requires, t.look_at, t.round, t.waits_since"
+		" FROM reconcile.session_search t WHERE " OF_TARGET " ORDER BY t.waits_since LIMIT " WAITING_EXAMINED ") w,"
+		" LATERAL (SELECT e.number FROM reconcile.session e WHERE e.tenant_id OPERATOR(pg_catalog.=) w.tenant_id"
+		" AND e.session_id OPERATOR(pg_catalog.=) w.session_id LIMIT 1) s"
+		" WHERE w.requires OPERATOR(pg_catalog.<@) (SELECT h.capabilities FROM reconcile.host_target h"
 		" WHERE h.agent_id OPERATOR(pg_catalog.=) $1 AND h.runtime_compatibility_id OPERATOR(pg_catalog.=) $2"
 		" AND h.placement OPERATOR(pg_catalog.=) $3 AND h.host_id OPERATOR(pg_catalog.=) $4"
 		" AND h.isolation_class OPERATOR(pg_catalog.=) 'cross_tenant_isolated')"
-		" AND (t.look_at OPERATOR(pg_catalog.<=) $5 OR NOT EXISTS (SELECT FROM reconcile.session_offer o"
-		" WHERE o.tenant_id OPERATOR(pg_catalog.=) t.tenant_id AND o.session_id OPERATOR(pg_catalog.=) t.session_id"
-		" AND o.round OPERATOR(pg_catalog.=) t.round AND o.host_id OPERATOR(pg_catalog.=) $4))"
-		" ORDER BY t.waits_since LIMIT $6",
+		" AND (w.look_at OPERATOR(pg_catalog.<=) $5 OR NOT EXISTS (SELECT FROM reconcile.session_offer o"
+		" WHERE o.tenant_id OPERATOR(pg_catalog.=) w.tenant_id AND o.session_id OPERATOR(pg_catalog.=) w.session_id"
+		" AND o.round OPERATOR(pg_catalog.=) w.round AND o.host_id OPERATOR(pg_catalog.=) $4 OFFSET 0))"
+		" ORDER BY w.waits_since LIMIT $6",
 		6, {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID}
 	},
 	/* of the session whose workload the host is, which may have been ready before it spoke */
