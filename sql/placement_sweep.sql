@@ -98,13 +98,25 @@ UPDATE reconcile.placement_setting SET control_shards = 3;
 SELECT turn('pending', 1), turn('deadlines', 2);
 SELECT (SELECT string_agg(shard::text, ' ') FROM reconcile.sweep_pending()) AS a, (SELECT string_agg(shard::text, ' ') FROM reconcile.sweep_pending()) AS b,
     (SELECT string_agg(shard::text, ' ') FROM reconcile.sweep_deadlines()) AS c;
--- a turn is over also where it is rolled back; who comes after takes one shard a call, until all had their turn
+-- a turn is over also where it is rolled back; who comes after takes one page a call, until all had their turn
 SELECT turn('pending', 0), (SELECT count(*) FROM reconcile.sweep_pending()) AS shards;
-BEGIN;
-SELECT string_agg(shard::text, ' ') FROM reconcile.sweep_pending();
-ROLLBACK;
 CREATE FUNCTION pending_shards() RETURNS text LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT string_agg(shard::text, ' ') FROM reconcile.sweep_pending()); END $$;
+BEGIN;
+SAVEPOINT without;
+SELECT DISTINCT command(name, 'of its shard') FROM member WHERE name <= 's15';
+SELECT count(DISTINCT shard) AS shards FROM reconcile.session_command WHERE tenant_id = 'sweep';
+SELECT reconcile.set_placement('{"page_limit": 100, "max_pages": 8}') -> 'page_limit' AS page_limit;
+SAVEPOINT lost;
+SELECT pending_shards();
+ROLLBACK TO lost;
 SELECT i, pending_shards() FROM generate_series(1, 5) i;
+-- a crash takes the row, and not the turns: that is no failure
+DELETE FROM reconcile.placement_cursor;
+SELECT pending_shards();
+-- to find none takes no page
+ROLLBACK TO without;
+SELECT i, pending_shards() FROM generate_series(1, 2) i;
+ROLLBACK;
 -- F15, M10: what the shards that vanished had come to is gone
 INSERT INTO reconcile.placement_cursor (sweep, shard, bound) SELECT 'pending', i, now() FROM generate_series(1, 5) i;
 UPDATE reconcile.placement_setting SET control_shards = 2;
@@ -213,6 +225,9 @@ SELECT reconcile.set_placement('{"page_limit": 2, "max_pages": 1}') -> 'page_lim
 SELECT string_agg(command('s01', 'd' || i, '1 ms'), ' ') FROM generate_series(1, 5) i;
 SELECT all_late('s01');
 SELECT * FROM swept;
+-- M4: up to the instant at which it began
+SELECT c.bound BETWEEN max(d.apply_deadline) AND clock_timestamp() AS bound FROM reconcile.placement_cursor c, reconcile.session_command d
+  WHERE c.sweep = 'deadlines' AND c.shard = 40 AND d.tenant_id = 'sweep' AND d.session_id = id('s01') GROUP BY c.bound;
 SELECT * FROM swept;
 SELECT * FROM swept;
 SELECT * FROM swept;
@@ -226,7 +241,10 @@ SELECT all_late('s01');
 DELETE FROM reconcile.placement_cursor WHERE sweep = 'deadlines' AND shard = 40;
 SELECT * FROM swept;
 DROP TRIGGER refuse ON reconcile.session_command;
+-- a session that loses a command is looked at: it may wait for room
+SELECT forget();
 SELECT * FROM swept;
+SELECT marked();
 
 -- ----------------------------------------------------------------
 -- host targets: of whatever came before nothing is left

@@ -11,7 +11,7 @@ CREATE UNLOGGED TABLE reconcile.placement_cursor (
     position   text[] COLLATE "C" NOT NULL DEFAULT '{}',
     -- of the sweep as a whole
     turn       bigint,                       -- the last that did not fail
-    careful    int NOT NULL DEFAULT 0,       -- calls to come that take one page only, as one has failed
+    careful    int NOT NULL DEFAULT 0,       -- turns to come of calls that take one page only, as one has failed
     ended      int[] NOT NULL DEFAULT '{}',  -- shards whose passes are over in this round of the loop
     took_us    bigint,                       -- microseconds, by the runs of the round; NULL: it is over
     again_at   timestamptz NOT NULL DEFAULT 'infinity', -- when a row that the round met is worth another look

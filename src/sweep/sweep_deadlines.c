@@ -200,6 +200,8 @@ settle_due(SweepPass *pass, const DueCommand *command)
 	else if (locked && lock_command(command))
 	{
 		reject(command, now);
+		/* it may wait for room that it wants no more */
+		session_mark(session.number, now);
 		TEST_POINT("deadline-rejected");
 		swept->rejected++;
 		return;

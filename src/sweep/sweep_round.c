@@ -6,7 +6,8 @@
  * of shards.  A turn that was taken and is not the last that a sweep committed was one
  * that failed.  The shards of those wait for the next round of the loop; a function
  * takes one page a call until it has been round, or a shard that fails again and again
- * would undo with itself what the same call does in others.
+ * would undo with itself what the same call does in others.  After a crash, which takes
+ * the row, nothing is known of turns before.
  *
  * Lock: the sweep's own, tried, until the transaction is over: one of a name at a time.
  */
@@ -184,7 +185,7 @@ next_shard(Turns *turns)
 	{
 		int64		turn = DatumGetInt64(sql_ask(&plans[PLAN_TURN], &name));
 
-		if (turn > turns->turn + 1)
+		if (turns->turn >= 0 && turn > turns->turn + 1)
 			lose_turns(turns, turn);
 		turns->turn = turn;
 		if (!turns->ended[turn % turns->shards])
@@ -217,10 +218,8 @@ sweep_call(const Sweep *sweep, SweepReport report, void *arg)
 		left -= sweep_pass(sweep, shard, &settings, left, &pass);
 		report(&pass, arg);
 		turns.ended[shard] = true;
-		if (turns.careful > 0)
-			break;
+		turns.careful = Max(turns.careful - 1, 0);
 	}
-	turns.careful = Max(turns.careful - 1, 0);
 	save_row(&turns);
 	return true;
 }
@@ -265,7 +264,7 @@ sweep_run(const Sweep *sweep, SweepRound *round)
 		return SWEEP_BUSY;
 	placement_settings(&settings);
 	turns.ended = turns.ended_in_round;
-	turns.passes_over = turns.turn >= 0;
+	turns.passes_over = true;
 	if (!turns.in_round)
 		begin_round(&turns);
 	while (left > 0 && (shard = next_shard(&turns)) >= 0)
@@ -277,7 +276,7 @@ sweep_run(const Sweep *sweep, SweepRound *round)
 		turns.round.bound = Min(turns.round.bound, pass.bound);
 		turns.round.again_at = Min(turns.round.again_at, pass.again_at);
 	}
-	if (turns.lost && turns.passes_over)
+	if (turns.lost)
 		turns.round.again_at = Min(turns.round.again_at, clock_add_ms(clock_now(), settings.interval_ms));
 	INSTR_TIME_SET_CURRENT(over);
 	INSTR_TIME_SUBTRACT(over, began);
