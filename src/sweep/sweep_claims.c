@@ -43,9 +43,9 @@ static SqlPlan plans[] = {
 	},
 	/* who is changing one knows better than we do */
 	[PLAN_RELEASE] = {
-		"UPDATE reconcile.session_claim u SET claimed_at = $3, expires_at = $3"
-		" FROM (SELECT c.tenant_id, c.session_id" OF_HOLDER " AND " MINE " AND " LIVE
-		" ORDER BY c.tenant_id, c.session_id LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED) o"
+		"WITH o AS MATERIALIZED (SELECT c.tenant_id, c.session_id" OF_HOLDER " AND " MINE " AND " LIVE
+		" ORDER BY c.tenant_id, c.session_id LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)"
+		" UPDATE reconcile.session_claim u SET claimed_at = $3, expires_at = $3 FROM o"
 		" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) o.tenant_id"
 		" AND s.session_id OPERATOR(pg_catalog.=) o.session_id"
 		" WHERE u.tenant_id OPERATOR(pg_catalog.=) o.tenant_id AND u.session_id OPERATOR(pg_catalog.=) o.session_id"
