@@ -10,7 +10,6 @@ const TARGET = ['room', 'v1', 'pooled'];    // what we offer: agent, runtime, pl
 
 const sessions = new Map();     // what we have, by tenant and id
 const accepting = new Map();    // offers that we accept, and know no answer yet
-let accepted = 0n;              // the last offer that came to be a session
 let generation;                 // of this process: the next of this host has a higher one
 let beatAt = 0;
 
@@ -19,14 +18,10 @@ let beatAt = 0;
 async function heartbeat() {
   const sentAt = performance.now();
   const said = [...sessions.values()];
-  const ids = [...accepting.keys()];
   const target = { available_capacity: Math.max(CAPACITY - said.length, 0), accepting: !stopping.signal.aborted, endpoint: `ws://${HOST}:80`,
     isolation_class: 'cross_tenant_isolated', agent_id: TARGET[0], runtime_compatibility_id: TARGET[1], placement: TARGET[2] };
-  const beats = said.map((s) => `{"tenant_id": ${JSON.stringify(s.id[0])}, "session_id": ${JSON.stringify(s.id[1])},
-    "epoch": ${s.epoch}, "token": "${s.token}"}`);
-  // one whose answer we do not know is not counted in the capacity, and so not seen
-  const seen = ids.reduce((least, id) => (id <= least ? id - 1n : least), accepted);
-  const [host, ...others] = await call('heartbeat_host', HOST, generation, JSON.stringify([target]), `[${beats}]`, `${3 * HEARTBEAT} ms`, seen);
+  const beats = said.map((s) => ({ tenant_id: s.id[0], session_id: s.id[1], epoch: String(s.epoch), token: s.token }));
+  const [host, ...others] = await call('heartbeat_host', HOST, generation, JSON.stringify([target]), JSON.stringify(beats), `${3 * HEARTBEAT} ms`);
 
   beatAt = sentAt + HEARTBEAT;
   if (host.outcome !== 'renewed') {
@@ -61,7 +56,6 @@ async function answerOffers() {
     accepting.delete(id);
     say(`offer ${id} ${outcome}`);
     if (outcome !== 'accepted' && outcome !== 'repeated') continue;
-    if (id > accepted) accepted = id;
     const session = new Session(offer, epoch, sentAt + remaining);
     sessions.set(key, session);
     session.live().then(() => { sessions.delete(key); look(); });

@@ -53,23 +53,26 @@ export class Session {
   }
 
   async run() {
-    let done = 0n;
+    let after = 0n;
     this.journal = new Journal(...this.id, this.epoch);
     if (!await this.journal.append('opened', '')) this.lose('it is fenced off');
-    while (!this.over.aborted) {
+    while (!this.lost.signal.aborted) {
       const hinted = hint();
       try {
-        const [command] = await call('session_commands', ...this.id, done, 1);
-        if (command === undefined) {
+        const commands = await call('session_commands', ...this.id, after, 100);
+        const command = commands.find(({ state }) => state !== 'applied' && state !== 'rejected');
+        if (stopping.signal.aborted && command?.state !== 'applying') return;
+        if (command !== undefined) {
+          if (await this.step(command)) after = command.accepted_order;
+        } else if (commands.length > 0) {
+          after = commands.at(-1).accepted_order;
+        } else {
           await nap(POLL, hinted, this.over);
-        } else if (await this.step(command)) {
-          done = command.accepted_order;
-          this.check(await call('update_host_state', ...this.id, this.epoch, this.token, 'running', 'resident', this.journal.applied.size));
         }
       } catch (error) {
         if (this.lost.signal.aborted) return;
         unlessAnswered(error);
-        await nap(POLL, this.over);
+        await nap(200, this.lost.signal);
       }
     }
   }
@@ -80,18 +83,14 @@ export class Session {
   }
 
   // What a command needs next, by what is stored of it: so an answer that was lost is
-  // found there, and what a host before this one has begun. True if nothing is left to do.
+  // found there, and what a host before this one has begun. True if nobody can do more.
   async step(command) {
     const { command_id: id, state, attempt_id: attempt } = command;
     const next = async (step, ...values) =>
       this.check(await call(step, ...this.id, id, this.epoch, this.token, command.revision, ...values));
 
-    if (state === 'applied' || state === 'rejected') {
-      if ((command.outcome_epoch ?? command.claim_epoch) === this.epoch) say(`${state} ${this.name} ${id}`);
-      return true;
-    }
     if (state === 'applying' && command.attempt_epoch === this.epoch) {
-      if (await this.apply(id)) await next('settle_attempt', attempt, 'applied');
+      if (await this.apply(id) && await next('settle_attempt', attempt, 'applied') === 'settled') say(`applied ${this.name} ${id}`);
     } else if (state === 'applying' && !this.journal.applied.has(id)) {
       await next('settle_attempt', attempt, 'not_applied');     // and never will be: its host is fenced off
     } else if (state === 'applying') {

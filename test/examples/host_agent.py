@@ -133,6 +133,16 @@ def cut_after_each_statement(how, host, cut):
     kit.ok(number > 20, f"all {number - 1} statements were tried")
 
 
+def ended_when_begun(host, cut):
+    """SIGTERM comes when an attempt was begun, whose answer is lost: it is made and settled."""
+    client = agent("host_1", host)
+    ready("host_1")
+    cut.arm(1, lambda: client.process.send_signal(signal.SIGTERM), b"begin_attempt")
+    name = new_session()
+    kit.same((client.process.wait(kit.DEADLINE), state(name), owner(name)[0]), (0, "applied", "released"), "SIGTERM leaves nothing that was begun")
+    cut.disarm()
+
+
 def killed_at(role, host, at, before, text):
     """Kills a host before or after it says text; another one gets the session."""
     cut = proxy.Proxy(f"{OURS}/{at}", host)
@@ -270,7 +280,9 @@ def lives():
 # through the pooler, on the server that all examples share
 kit.psql("-f", SETUP)
 configure(session_ttl="5 min")
-cut_after_each_statement("through pgbouncer", *kit.proxies()["through pgbouncer"])
+pooled = kit.proxies()["through pgbouncer"]
+cut_after_each_statement("through pgbouncer", *pooled)
+ended_when_begun(*pooled)
 
 server = kit.Server()
 os.environ["PGUSER"] = "postgres"
