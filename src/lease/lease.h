@@ -147,7 +147,8 @@ typedef struct LeaseRenewal
 	const char *holder_id;
 	int64		epoch;
 	bool		renewed;
-	TimestampTz expires_at;		/* where it was */
+	bool		stands;			/* it was not, and is live: lease_stand_many() */
+	TimestampTz expires_at;		/* of one that was renewed, or stands */
 } LeaseRenewal;
 
 /*
@@ -155,6 +156,12 @@ typedef struct LeaseRenewal
  * same order, and none twice; it waits in that order.
  */
 extern void lease_renew_many(LeaseRenewal *renewals, int n, int64 ttl_ms);
+
+/* Of those alone whose rows nobody has, in any order: it waits for none. */
+extern void lease_renew_free(LeaseRenewal *renewals, int n, int64 ttl_ms);
+
+/* Which of those that were not renewed are live all the same, and until when, as far as is committed. */
+extern void lease_stand_many(LeaseRenewal *renewals, int n);
 
 /* Frees a live term for an immediate take-over.  false, without effect: it was not the caller's. */
 extern bool lease_release(const char *reconciler_id, const char *holder_id, int64 epoch);

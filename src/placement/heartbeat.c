@@ -2,14 +2,15 @@
  * heartbeat.c
  *		All that a host has to say, in one call: what it offers, and which sessions it has.
  *
- * Locks: leases in the order of the sessions' numbers, then their registrations, then
- * targets in the order of their keys, then offers; no row of a session, so that a
- * heartbeat neither waits for who decides about one nor is waited for.  A session that
- * cannot be renewed is no error: the host is told to stop it.
+ * Whatever else is busy, the sessions of a host go on: of its registrations, and their
+ * leases, those that somebody has are left for the next time, and hold as long as they
+ * did; a target waits for its turn, and is left, too, where that does not come.  No row of
+ * a session is locked, so nobody who decides about one waits for a heartbeat.  A session
+ * that cannot be renewed is no error: the host is told to stop it.
  *
- * Any of those locks may be waited for, so what follows from a clock is told last: how
- * long the leases hold, and that one is over by then.  Whoever turns out to be of an
- * earlier generation after a wait, or no host any more, has written nothing.
+ * What follows from a clock is told last: how long the leases hold, and that one is over
+ * by then.  Whoever turns out to be of an earlier generation after a turn, or no host any
+ * more, has written nothing.
  */
 #include "postgres.h"
 
@@ -42,33 +43,43 @@
 
 enum
 {
+	PLAN_LOCK,
 	PLAN_FACTS,
 	PLAN_RENEW,
 	PLAN_DRAINS
 };
 
 static SqlPlan plans[] = {
-	[PLAN_FACTS] = {
-		"SELECT k.n::pg_catalog.int4, s.number, r.lease_epoch, r.host_id, r.host_generation, r.offer_id, r.token,"
+	/* of those that it has: nobody takes one away until the end */
+	[PLAN_LOCK] = {
+		"SELECT k.n::pg_catalog.int4, s.number, r.offer_id,"
 		" COALESCE(r.residency OPERATOR(pg_catalog.=) 'resident' AND r.accepting, false)"
+		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4))"
+		" WITH ORDINALITY k (tenant_id, session_id, epoch, token, n)"
+		" JOIN reconcile.session_registration r ON " OF_KEY
+		" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) r.tenant_id"
+		" AND s.session_id OPERATOR(pg_catalog.=) r.session_id"
+		" WHERE r.host_id OPERATOR(pg_catalog.=) $5 AND r.host_generation OPERATOR(pg_catalog.<=) $6"
+		" AND r.lease_epoch OPERATOR(pg_catalog.=) k.epoch AND r.token OPERATOR(pg_catalog.=) k.token"
+		" FOR NO KEY UPDATE OF r SKIP LOCKED",
+		6, {TEXTARRAYOID, TEXTARRAYOID, INT8ARRAYOID, TEXTARRAYOID, TEXTOID, INT8OID}
+	},
+	[PLAN_FACTS] = {
+		"SELECT k.n::pg_catalog.int4, s.number, r.lease_epoch, r.host_id, r.host_generation, r.offer_id, r.token"
 		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY k (tenant_id, session_id, n)"
 		" JOIN reconcile.session_registration r ON " OF_KEY
 		" JOIN reconcile.session s ON s.tenant_id OPERATOR(pg_catalog.=) r.tenant_id"
 		" AND s.session_id OPERATOR(pg_catalog.=) r.session_id",
 		2, {TEXTARRAYOID, TEXTARRAYOID}
 	},
-	/* of those whose leases were renewed just now; one may have been fenced meanwhile */
+	/* of those that are locked, and whose leases were renewed */
 	[PLAN_RENEW] = {
-		"UPDATE reconcile.session_registration r SET observed_at = $7, expires_at = k.expires_at, residency = k.residency,"
-		" accepting = k.accepting, host_generation = $8"
+		"UPDATE reconcile.session_registration r SET observed_at = $6, expires_at = k.expires_at, residency = k.residency,"
+		" accepting = k.accepting, host_generation = $7"
 		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4),"
-		" pg_catalog.unnest($5), pg_catalog.unnest($6)) WITH ORDINALITY"
-		" k (tenant_id, session_id, epoch, expires_at, residency, accepting, n)"
-		" WHERE " OF_KEY " AND r.lease_epoch OPERATOR(pg_catalog.=) k.epoch AND r.host_id IS NOT NULL"
-		" AND r.host_generation OPERATOR(pg_catalog.<=) $8"
-		" RETURNING k.n::pg_catalog.int4",
-		8, {TEXTARRAYOID, TEXTARRAYOID, INT8ARRAYOID, TIMESTAMPTZARRAYOID, TEXTARRAYOID, BOOLARRAYOID, TIMESTAMPTZOID,
-			INT8OID}
+		" pg_catalog.unnest($5)) k (tenant_id, session_id, expires_at, residency, accepting)"
+		" WHERE " OF_KEY,
+		7, {TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, TEXTARRAYOID, BOOLARRAYOID, TIMESTAMPTZOID, INT8OID}
 	},
 	[PLAN_DRAINS] = {
 		"SELECT r.tenant_id, r.session_id, r.lease_epoch FROM reconcile.session_workload w"
@@ -96,7 +107,8 @@ typedef struct Beat
 	int64		lease_epoch;
 	int64		offer_id;
 	bool		was_owner;		/* resident, and accepting */
-	const char *stop;			/* why the host is to stop it; NULL: it was renewed */
+	bool		locked;			/* its registration */
+	const char *stop;			/* why the host is to stop it; NULL: it goes on */
 	TimestampTz expires_at;
 } Beat;
 
@@ -238,22 +250,70 @@ reason_to_stop(const Heartbeat *heartbeat, const Beat *beat, const char *host_id
 	return heartbeat->host_generation < host_generation ? "generation" : NULL;
 }
 
-/* What is registered of n of them, and what follows from it. */
+/* Locks the registrations of those that the host has, but those that are busy. */
 static void
-read_facts(const Heartbeat *heartbeat, Beat **beats, int n)
+lock_registrations(Heartbeat *heartbeat)
 {
-	Datum	   *tenants = palloc(sizeof(Datum) * n);
-	Datum	   *sessions = palloc(sizeof(Datum) * n);
+	int			n = heartbeat->nbeats;
+	Datum	   *columns[4];
+	Datum		values[6];
+	uint64		rows;
+	SqlScope	scope;
+
+	for (int c = 0; c < lengthof(columns); c++)
+		columns[c] = palloc(sizeof(Datum) * n);
+	for (int i = 0; i < n; i++)
+	{
+		columns[0][i] = CStringGetTextDatum(heartbeat->beats[i].tenant_id);
+		columns[1][i] = CStringGetTextDatum(heartbeat->beats[i].session_id);
+		columns[2][i] = Int64GetDatum(heartbeat->beats[i].epoch);
+		columns[3][i] = CStringGetTextDatum(heartbeat->beats[i].token);
+	}
+	values[0] = texts_of(columns[0], n);
+	values[1] = texts_of(columns[1], n);
+	values[2] = array_of(columns[2], n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+	values[3] = texts_of(columns[3], n);
+	values[4] = CStringGetTextDatum(heartbeat->host_id);
+	values[5] = Int64GetDatum(heartbeat->host_generation);
+	sql_begin(&scope);
+	rows = sql_run_latest(&plans[PLAN_LOCK], values, NULL);
+	for (uint64 i = 0; i < rows; i++)
+	{
+		Beat	   *beat = &heartbeat->beats[DatumGetInt32(sql_value(i, 1, NULL)) - 1];
+
+		beat->locked = true;
+		beat->number = DatumGetInt64(sql_value(i, 2, NULL));
+		beat->offer_id = DatumGetInt64(sql_value(i, 3, NULL));
+		beat->was_owner = DatumGetBool(sql_value(i, 4, NULL));
+	}
+	sql_end(&scope);
+}
+
+/* What is registered of those that are not locked: not the host's, or busy. */
+static void
+read_facts(Heartbeat *heartbeat)
+{
+	Beat	  **beats = palloc(sizeof(Beat *) * heartbeat->nbeats);
+	Datum	   *tenants = palloc(sizeof(Datum) * heartbeat->nbeats);
+	Datum	   *sessions = palloc(sizeof(Datum) * heartbeat->nbeats);
+	int			n = 0;
 	Datum		values[2];
 	uint64		rows;
 	SqlScope	scope;
 
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < heartbeat->nbeats; i++)
 	{
-		tenants[i] = CStringGetTextDatum(beats[i]->tenant_id);
-		sessions[i] = CStringGetTextDatum(beats[i]->session_id);
-		beats[i]->stop = "not_found";
+		Beat	   *beat = &heartbeat->beats[i];
+
+		if (beat->locked)
+			continue;
+		beat->stop = "not_found";
+		tenants[n] = CStringGetTextDatum(beat->tenant_id);
+		sessions[n] = CStringGetTextDatum(beat->session_id);
+		beats[n++] = beat;
 	}
+	if (n == 0)
+		return;
 	values[0] = texts_of(tenants, n);
 	values[1] = texts_of(sessions, n);
 	sql_begin(&scope);
@@ -269,7 +329,6 @@ read_facts(const Heartbeat *heartbeat, Beat **beats, int n)
 		beat->number = DatumGetInt64(sql_value(i, 2, NULL));
 		beat->lease_epoch = DatumGetInt64(sql_value(i, 3, NULL));
 		beat->offer_id = DatumGetInt64(sql_value(i, 6, NULL));
-		beat->was_owner = DatumGetBool(sql_value(i, 8, NULL));
 		beat->stop = reason_to_stop(heartbeat, beat, released ? NULL : TextDatumGetCString(host_id),
 									released ? 0 : DatumGetInt64(generation), TextDatumGetCString(sql_value(i, 7, NULL)));
 	}
@@ -285,59 +344,97 @@ compare_numbers(const void *a, const void *b)
 	return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* The leases of those that the host has; returns them, in the order of their numbers. */
-static Beat **
-renew_leases(Heartbeat *heartbeat, int64 ttl_ms, int *n)
+static void
+name_lease(const Beat *beat, LeaseRenewal *renewal)
 {
-	Beat	  **renewed = palloc(sizeof(Beat *) * Max(heartbeat->nbeats, 1));
-	LeaseRenewal *renewals;
-	int			candidates = 0;
+	char	   *lease_id = palloc(SESSION_LEASE_MAX);
+	char	   *holder_id = palloc(OFFER_HOLDER_MAX);
+
+	session_lease_id(beat->number, lease_id);
+	offer_holder_id(beat->offer_id, holder_id);
+	renewal->reconciler_id = lease_id;
+	renewal->holder_id = holder_id;
+	renewal->epoch = beat->epoch;
+}
+
+/* Those that the host has, none twice. */
+static Beat **
+held(Heartbeat *heartbeat, int *n)
+{
+	Beat	  **beats = palloc(sizeof(Beat *) * heartbeat->nbeats);
 
 	*n = 0;
 	for (int i = 0; i < heartbeat->nbeats; i++)
 	{
 		if (heartbeat->beats[i].stop == NULL)
-			renewed[candidates++] = &heartbeat->beats[i];
+			beats[(*n)++] = &heartbeat->beats[i];
 	}
-	qsort(renewed, candidates, sizeof(Beat *), compare_numbers);
-	renewals = palloc0(sizeof(LeaseRenewal) * Max(candidates, 1));
-	for (int i = 0; i < candidates; i++)
+	qsort(beats, *n, sizeof(Beat *), compare_numbers);
+	for (int i = 1; i < *n; i++)
 	{
-		char	   *lease_id = palloc(SESSION_LEASE_MAX);
-		char	   *holder_id = palloc(OFFER_HOLDER_MAX);
-
-		if (i > 0 && renewed[i]->number == renewed[i - 1]->number)
+		if (beats[i]->number == beats[i - 1]->number)
 			field_invalid("sessions", "names a session twice", NULL);
-		session_lease_id(renewed[i]->number, lease_id);
-		offer_holder_id(renewed[i]->offer_id, holder_id);
-		renewals[i].reconciler_id = lease_id;
-		renewals[i].holder_id = holder_id;
-		renewals[i].epoch = renewed[i]->epoch;
 	}
-	lease_renew_many(renewals, candidates, ttl_ms);
-	for (int i = 0; i < candidates; i++)
-	{
-		Beat	   *beat = renewed[i];
+	return beats;
+}
 
-		if (!renewals[i].renewed)
-		{
-			beat->stop = "expired";
+/* The leases of those whose registrations are locked; returns the ones that were renewed. */
+static Beat **
+renew_leases(Beat **beats, int nbeats, int64 ttl_ms, int *n)
+{
+	Beat	  **renewed = palloc(sizeof(Beat *) * Max(nbeats, 1));
+	LeaseRenewal *renewals = palloc0(sizeof(LeaseRenewal) * Max(nbeats, 1));
+	int			locked = 0;
+
+	for (int i = 0; i < nbeats; i++)
+	{
+		if (!beats[i]->locked)
 			continue;
-		}
-		beat->expires_at = renewals[i].expires_at;
-		renewed[(*n)++] = beat;
+		name_lease(beats[i], &renewals[locked]);
+		renewed[locked++] = beats[i];
+	}
+	lease_renew_free(renewals, locked, ttl_ms);
+	*n = 0;
+	for (int i = 0; i < locked; i++)
+	{
+		if (!renewals[i].renewed)
+			continue;
+		renewed[i]->expires_at = renewals[i].expires_at;
+		renewed[(*n)++] = renewed[i];
 	}
 	return renewed;
+}
+
+/* Those that were not renewed: what is busy goes on to the end that it had, the others are over. */
+static void
+leave_busy(Beat **beats, int nbeats)
+{
+	Beat	  **left = palloc(sizeof(Beat *) * Max(nbeats, 1));
+	LeaseRenewal *leases = palloc0(sizeof(LeaseRenewal) * Max(nbeats, 1));
+	int			n = 0;
+
+	for (int i = 0; i < nbeats; i++)
+	{
+		if (beats[i]->expires_at != 0)
+			continue;
+		name_lease(beats[i], &leases[n]);
+		left[n++] = beats[i];
+	}
+	lease_stand_many(leases, n);
+	for (int i = 0; i < n; i++)
+	{
+		if (leases[i].stands)
+			left[i]->expires_at = leases[i].expires_at;
+		else
+			left[i]->stop = "expired";
+	}
 }
 
 static void
 write_registrations(const Heartbeat *heartbeat, Beat **renewed, int n)
 {
-	Datum	   *columns[6];
-	Datum		values[8];
-	bool	   *written;
-	uint64		rows;
-	SqlScope	scope;
+	Datum	   *columns[5];
+	Datum		values[7];
 
 	for (int c = 0; c < lengthof(columns); c++)
 		columns[c] = palloc(sizeof(Datum) * n);
@@ -345,33 +442,18 @@ write_registrations(const Heartbeat *heartbeat, Beat **renewed, int n)
 	{
 		columns[0][i] = CStringGetTextDatum(renewed[i]->tenant_id);
 		columns[1][i] = CStringGetTextDatum(renewed[i]->session_id);
-		columns[2][i] = Int64GetDatum(renewed[i]->epoch);
-		columns[3][i] = TimestampTzGetDatum(renewed[i]->expires_at);
-		columns[4][i] = CStringGetTextDatum(renewed[i]->residency);
-		columns[5][i] = BoolGetDatum(renewed[i]->accepting);
+		columns[2][i] = TimestampTzGetDatum(renewed[i]->expires_at);
+		columns[3][i] = CStringGetTextDatum(renewed[i]->residency);
+		columns[4][i] = BoolGetDatum(renewed[i]->accepting);
 	}
 	values[0] = texts_of(columns[0], n);
 	values[1] = texts_of(columns[1], n);
-	values[2] = array_of(columns[2], n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
-	values[3] = array_of(columns[3], n, TIMESTAMPTZOID, sizeof(TimestampTz), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
-	values[4] = texts_of(columns[4], n);
-	values[5] = array_of(columns[5], n, BOOLOID, sizeof(bool), true, TYPALIGN_CHAR);
-	values[6] = TimestampTzGetDatum(clock_now());
-	values[7] = Int64GetDatum(heartbeat->host_generation);
-	sql_begin(&scope);
-	rows = sql_run_latest(&plans[PLAN_RENEW], values, NULL);
-	written = palloc0(n);
-	for (uint64 i = 0; i < rows; i++)
-		written[DatumGetInt32(sql_value(i, 1, NULL)) - 1] = true;
-	sql_end(&scope);
-	if (rows == n)
-		return;
-	/* it was let go, fenced, or is a later generation's since it was looked at */
-	for (int i = 0; i < n; i++)
-	{
-		if (!written[i])
-			read_facts(heartbeat, &renewed[i], 1);
-	}
+	values[2] = array_of(columns[2], n, TIMESTAMPTZOID, sizeof(TimestampTz), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+	values[3] = texts_of(columns[3], n);
+	values[4] = array_of(columns[4], n, BOOLOID, sizeof(bool), true, TYPALIGN_CHAR);
+	values[5] = TimestampTzGetDatum(clock_now());
+	values[6] = Int64GetDatum(heartbeat->host_generation);
+	sql_do(&plans[PLAN_RENEW], values, NULL);
 }
 
 /* Those that are to leave where they are: whoever waits for one is told that it is busy, and for how long. */
@@ -385,36 +467,43 @@ mark_leaving(Beat **renewed, int n)
 	{
 		const Beat *b = renewed[i];
 
-		if (b->stop == NULL && b->was_owner && !(b->accepting && strcmp(b->residency, "resident") == 0))
+		if (b->was_owner && !(b->accepting && strcmp(b->residency, "resident") == 0))
 			numbers[leaving++] = b->number;
 	}
 	session_mark_working(leaving, numbers);
 }
 
-/* Renews what it may; returns the offers by which those came, a bigint[]. */
+/* Renews what it may; returns the offers by which came what the host has, a bigint[]. */
 static Datum
 renew_sessions(Heartbeat *heartbeat, int64 ttl_ms)
 {
+	Beat	  **beats;
 	Beat	  **renewed;
 	Datum	   *offers;
-	int			n = heartbeat->nbeats;
+	int			nbeats;
+	int			n;
 
-	if (n == 0)
+	if (heartbeat->nbeats == 0)
 		return (Datum) 0;
-	renewed = palloc(sizeof(Beat *) * n);
-	for (int i = 0; i < n; i++)
-		renewed[i] = &heartbeat->beats[i];
-	read_facts(heartbeat, renewed, n);
-	renewed = renew_leases(heartbeat, ttl_ms, &n);
-	if (n == 0)
-		return (Datum) 0;
-	TEST_POINT("heartbeat-renewed");
-	write_registrations(heartbeat, renewed, n);
-	mark_leaving(renewed, n);
-	offers = palloc(sizeof(Datum) * n);
-	for (int i = 0; i < n; i++)
-		offers[i] = Int64GetDatum(renewed[i]->offer_id);
-	return array_of(offers, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+	lock_registrations(heartbeat);
+	read_facts(heartbeat);
+	beats = held(heartbeat, &nbeats);
+	renewed = renew_leases(beats, nbeats, ttl_ms, &n);
+	leave_busy(beats, nbeats);
+	if (n > 0)
+	{
+		TEST_POINT("heartbeat-renewed");
+		write_registrations(heartbeat, renewed, n);
+		mark_leaving(renewed, n);
+	}
+	offers = palloc(sizeof(Datum) * Max(nbeats, 1));
+	n = 0;
+	for (int i = 0; i < nbeats; i++)
+	{
+		if (beats[i]->stop == NULL)
+			offers[n++] = Int64GetDatum(beats[i]->offer_id);
+	}
+	return n == 0 ? (Datum) 0 : array_of(offers, n, INT8OID, sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
 }
 
 /* ----------------------------------------------------------------
@@ -493,36 +582,48 @@ take_back(void)
 			 errmsg_internal("the host has nothing to say any more")));
 }
 
+/* Where others have what the host offers there it is left. */
+static void
+publish(Heartbeat *heartbeat, const Advertisement *target, const SeenOffers *seen, TimestampTz turns_until)
+{
+	TargetWord word = {
+		.host_id = heartbeat->host_id,
+		.advertisement = target,
+		.seen = seen,
+		.generation = heartbeat->host_generation
+	};
+
+	if (!target_publish_soon(&word, (int) Min(Max((turns_until - clock_now()) / 1000, 0), HOST_TURN_MS)))
+		return;
+	if (word.outcome == TARGET_GENERATION)
+	{
+		heartbeat->outcome = "generation";
+		heartbeat->generation = word.generation;
+		take_back();
+	}
+}
+
 static void
 speak(void *arg)
 {
 	Heartbeat  *heartbeat = arg;
 	SeenOffers	seen = {.up_to = heartbeat->seen_offer};
 	PlacementSettings settings;
+	TimestampTz turns_until;
 
 	placement_settings(&settings);
 	seen.listed = renew_sessions(heartbeat, settings.session_ttl_ms);
-	/* the leases may have been waited for */
+	turns_until = clock_add_ms(clock_now(), TURNS_MAX_MS);
+	for (int i = 0; i < heartbeat->ntargets; i++)
+		publish(heartbeat, &heartbeat->targets[i], &seen, turns_until);
+	/* there may have been turns */
 	if (is_past(heartbeat))
 		take_back();
-	for (int i = 0; i < heartbeat->ntargets; i++)
-	{
-		int64		revision;
-		TimestampTz expires_at;
-		int64		mark = heartbeat->host_generation;
-
-		if (!target_publish(heartbeat->host_id, &heartbeat->targets[i], &seen, &mark, &revision, &expires_at))
-		{
-			heartbeat->outcome = "generation";
-			heartbeat->generation = mark;
-			take_back();
-		}
-	}
 	heartbeat->outcome = "renewed";
 	heartbeat->generation = heartbeat->host_generation;
 }
 
-/* How long all that were renewed hold, 0 for none; what is over by now is to stop. */
+/* How long all that go on hold, 0 for none; what is over by now is to stop. */
 static int64
 remaining_ms(Heartbeat *heartbeat)
 {

@@ -72,12 +72,30 @@ extern void target_check(const Advertisement *advertisement, const char *prefix)
 extern void endpoint_check(const char *endpoint, const char *field);
 extern Datum capabilities_datum(char **names, int n, const char *field);
 
-/*
- * What a host says of a target is what it offers from now on.  False, without effect:
- * a later generation of it has spoken (*generation).  Waits for who is placing on it.
- */
-extern bool target_publish(const char *host_id, const Advertisement *advertisement, const SeenOffers *seen,
-						   int64 *generation, int64 *revision, TimestampTz *expires_at);
+typedef enum Published
+{
+	TARGET_PUBLISHED,
+	TARGET_GENERATION,			/* a later generation of it has spoken */
+	TARGET_NOT_FOUND			/* the host is not the caller's any more */
+} Published;
+
+/* What a host says of a target is what it offers from now on. */
+typedef struct TargetWord
+{
+	const char *host_id;
+	const Advertisement *advertisement;
+	const SeenOffers *seen;
+	int64		generation;		/* of who speaks; then, the last that has spoken */
+	Published	outcome;		/* nothing is written but by the first */
+	int64		revision;
+	TimestampTz expires_at;
+} TargetWord;
+
+/* Waits for who is placing on it. */
+extern void target_publish(TargetWord *word);
+
+/* The same, waiting for wait_ms, 0: not at all.  False, without effect: somebody has its row. */
+extern bool target_publish_soon(TargetWord *word, int wait_ms);
 
 /* The generation of a host that last spoke of a target, 0 for none; its endpoint, NULL where it is withdrawn. */
 extern int64 target_generation(const TargetKey *key, const char *host_id, char **endpoint);
@@ -159,6 +177,7 @@ extern int	host_candidates(const TargetKey *key, const RankPlace *after, int max
 	" AND r.rolname OPERATOR(pg_catalog.=) h.role_name WHERE h.host_id OPERATOR(pg_catalog.=) " t ".host_id)"
 
 #define HOST_TURN_MS	200		/* that is a fair turn for who places on a host at the same time */
+#define TURNS_MAX_MS	1000	/* of all turns at hosts that one call waits for */
 
 typedef enum HostReserved
 {

@@ -18,8 +18,6 @@
 #include "placement/marks.h"
 #include "placement/placing.h"
 
-#define TURNS_MAX_MS	1000	/* that one search waits for turns at hosts */
-
 typedef enum Pass
 {
 	PASS_FREE,

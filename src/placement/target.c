@@ -16,6 +16,7 @@
 #include "core/errors.h"
 #include "core/plan.h"
 #include "core/rows.h"
+#include "core/subxact.h"
 #include "journal/envelope.h"
 #include "placement/field.h"
 #include "placement/host.h"
@@ -180,41 +181,46 @@ is_new_room(const LockedTarget *before, const Advertisement *said, int reserved,
 		!datumIsEqual(before->capabilities, said->capabilities, false, -1);
 }
 
-bool
-target_publish(const char *host_id, const Advertisement *advertisement, const SeenOffers *seen,
-			   int64 *generation, int64 *revision, TimestampTz *expires_at)
+/* The row of what a host offers, made where there is none; it may be waited for. */
+static void
+lock_or_make(TargetWord *word, Datum *values, LockedTarget *row)
 {
+	if (target_lock(values, true, row))
+		return;
+	values[4] = Int64GetDatum(word->generation);
+	values[5] = TimestampTzGetDatum(clock_now());
+	sql_run_latest(&plans[PLAN_MAKE], values, NULL);
+	if (!target_lock(values, true, row))
+		elog(ERROR, "could not lock what host \"%s\" offers", word->host_id);
+	/* one that was made here is at its first revision when it is published */
+	if (row->expires_at == DT_NOBEGIN && row->revision == 1 && row->host_generation == word->generation)
+		row->revision = 0;
+}
+
+/* The row is locked: "before". */
+static void
+write_word(TargetWord *word, LockedTarget *before)
+{
+	const Advertisement *said = word->advertisement;
+	const SeenOffers *seen = word->seen;
 	SqlScope	scope;
 	Datum		values[15];
 	char		nulls[15] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
-	LockedTarget before;
-	TimestampTz now;
+	TimestampTz now = clock_now();
 	int			reserved;
 	bool		new_room;
 
-	sql_begin(&scope);
-	target_key_values(&advertisement->key, values);
-	values[3] = CStringGetTextDatum(host_id);
-	if (!target_lock(values, true, &before))
+	word->revision = before->revision;
+	word->outcome = TARGET_GENERATION;
+	if (word->generation < before->host_generation)
 	{
-		values[4] = Int64GetDatum(*generation);
-		values[5] = TimestampTzGetDatum(clock_now());
-		sql_run_latest(&plans[PLAN_MAKE], values, NULL);
-		if (!target_lock(values, true, &before))
-			elog(ERROR, "could not lock what host \"%s\" offers", host_id);
-		/* one that was made here is at its first revision when it is published */
-		if (before.expires_at == DT_NOBEGIN && before.revision == 1 && before.host_generation == *generation)
-			before.revision = 0;
-	}
-	now = clock_now();
-	*revision = before.revision;
-	if (*generation < before.host_generation)
-	{
-		*generation = before.host_generation;
-		sql_end(&scope);
-		return false;
+		word->generation = before->host_generation;
+		return;
 	}
 
+	sql_begin(&scope);
+	target_key_values(&said->key, values);
+	values[3] = CStringGetTextDatum(word->host_id);
 	values[4] = Int64GetDatum(seen->up_to);
 	values[5] = seen->listed;
 	nulls[5] = seen->listed == (Datum) 0 ? 'n' : ' ';
@@ -224,27 +230,80 @@ target_publish(const char *host_id, const Advertisement *advertisement, const Se
 	sql_run_latest(&plans[PLAN_COUNT_OFFERS], values, NULL);
 	reserved = DatumGetInt32(sql_value(0, 1, NULL));
 
-	*revision = before.revision + 1;
-	*expires_at = clock_add_ms(now, advertisement->ttl_ms);
-	values[4] = Int64GetDatum(*generation);
-	values[5] = Int64GetDatum(*revision);
+	word->outcome = TARGET_PUBLISHED;
+	word->revision++;
+	word->expires_at = clock_add_ms(now, said->ttl_ms);
+	values[4] = Int64GetDatum(word->generation);
+	values[5] = Int64GetDatum(word->revision);
 	values[6] = TimestampTzGetDatum(now);
-	values[7] = CStringGetTextDatum(advertisement->endpoint);
-	values[8] = CStringGetTextDatum(advertisement->isolation_class);
-	values[9] = BoolGetDatum(advertisement->accepting);
-	values[10] = Int32GetDatum(advertisement->capacity);
+	values[7] = CStringGetTextDatum(said->endpoint);
+	values[8] = CStringGetTextDatum(said->isolation_class);
+	values[9] = BoolGetDatum(said->accepting);
+	values[10] = Int32GetDatum(said->capacity);
 	values[11] = Int32GetDatum(reserved);
-	values[12] = Int64GetDatum(Max(before.seen_offer, seen->up_to));
-	values[13] = advertisement->capabilities;
-	values[14] = TimestampTzGetDatum(*expires_at);
+	values[12] = Int64GetDatum(Max(before->seen_offer, seen->up_to));
+	values[13] = said->capabilities;
+	values[14] = TimestampTzGetDatum(word->expires_at);
 	sql_run_latest(&plans[PLAN_PUBLISH], values, NULL);
-	new_room = is_new_room(&before, advertisement, reserved, now);
+	new_room = is_new_room(before, said, reserved, now);
 	sql_end(&scope);
 
-	sweep_mark(SWEEP_HOST_TARGETS, *expires_at);
+	sweep_mark(SWEEP_HOST_TARGETS, word->expires_at);
 	if (new_room)
-		host_room(&advertisement->key, host_id, advertisement->capacity - reserved);
+		host_room(&said->key, word->host_id, said->capacity - reserved);
+}
+
+/* False: the row is not there, or somebody has it, and is not to be waited for. */
+static bool
+publish(TargetWord *word, bool wait)
+{
+	SqlScope	scope;
+	Datum		values[6];
+	LockedTarget before;
+	bool		locked = true;
+
+	target_key_values(&word->advertisement->key, values);
+	values[3] = CStringGetTextDatum(word->host_id);
+	sql_begin(&scope);
+	if (wait)
+		lock_or_make(word, values, &before);
+	else
+		locked = target_lock(values, false, &before);
+	if (locked)
+	{
+		MemoryContext context = MemoryContextSwitchTo(scope.outer);
+
+		before.capabilities = datumCopy(before.capabilities, false, -1);
+		MemoryContextSwitchTo(context);
+	}
+	sql_end(&scope);
+	if (!locked)
+		return false;
+	/* whose the host is may have changed in that time */
+	if (wait && !host_is_mine(word->host_id))
+		word->outcome = TARGET_NOT_FOUND;
+	else
+		write_word(word, &before);
 	return true;
+}
+
+void
+target_publish(TargetWord *word)
+{
+	(void) publish(word, true);
+}
+
+static bool
+take_turn(void *arg)
+{
+	return publish(arg, true);
+}
+
+bool
+target_publish_soon(TargetWord *word, int wait_ms)
+{
+	/* of a thousand targets none needs a subtransaction but those that are busy, or new */
+	return publish(word, false) || subxact_turn(take_turn, word, Max(wait_ms, 1));
 }
 
 int64
@@ -340,37 +399,38 @@ PG_FUNCTION_INFO_V1(reconcile_publish_host_target);
 Datum
 reconcile_publish_host_target(PG_FUNCTION_ARGS)
 {
-	char	   *host_id;
-	int64		generation;
-	int64		revision;
-	TimestampTz expires_at;
 	Advertisement advertisement;
 	SeenOffers	seen = {0};
+	TargetWord word = {.advertisement = &advertisement, .seen = &seen};
 	Datum		values[5] = {0};
 	bool		nulls[5] = {false, true, true, true, true};
 
 	require_writable("publish_host_target");
 	require_read_committed("publish_host_target");
-	host_id = identity_field(fcinfo, ARG_HOST_ID, "host_id");
-	generation = number_field(fcinfo, ARG_HOST_GENERATION, "host_generation", 1, PG_INT64_MAX, "It is at least 1.");
+	word.host_id = identity_field(fcinfo, ARG_HOST_ID, "host_id");
+	word.generation = number_field(fcinfo, ARG_HOST_GENERATION, "host_generation", 1, PG_INT64_MAX, "It is at least 1.");
 	advertisement_args(fcinfo, &advertisement);
 	if (!PG_ARGISNULL(ARG_SEEN_OFFER))
 		seen.up_to = number_field(fcinfo, ARG_SEEN_OFFER, "seen_offer", 0, PG_INT64_MAX, "It is at least 0.");
 
-	if (!host_is_mine(host_id))
+	/* nobody locks what is not his */
+	word.outcome = TARGET_NOT_FOUND;
+	if (host_is_mine(word.host_id))
+		target_publish(&word);
+	if (word.outcome == TARGET_NOT_FOUND)
 		values[0] = CStringGetTextDatum("not_found");
 	else
 	{
-		bool		published = target_publish(host_id, &advertisement, &seen, &generation, &revision, &expires_at);
+		bool		published = word.outcome == TARGET_PUBLISHED;
 
 		values[0] = CStringGetTextDatum(published ? "published" : "generation");
-		values[1] = Int64GetDatum(generation);
-		values[2] = Int64GetDatum(revision);
-		values[3] = TimestampTzGetDatum(expires_at);
+		values[1] = Int64GetDatum(word.generation);
+		values[2] = Int64GetDatum(word.revision);
+		values[3] = TimestampTzGetDatum(word.expires_at);
 		nulls[1] = nulls[2] = false;
 		nulls[3] = nulls[4] = !published;
 		if (published)
-			values[4] = IntervalPGetDatum(duration_interval(Max(expires_at - clock_now(), 0) / 1000));
+			values[4] = IntervalPGetDatum(duration_interval(Max(word.expires_at - clock_now(), 0) / 1000));
 	}
 	return return_one_row(fcinfo, values, nulls);
 }
@@ -381,31 +441,28 @@ drain(const char *host_id, const TargetKey *key, int64 generation, LockedTarget 
 {
 	SqlScope	scope;
 	Datum		values[7];
-	const char *outcome;
+	bool		found;
 
 	target_key_values(key, values);
 	values[3] = CStringGetTextDatum(host_id);
 	sql_begin(&scope);
-	if (!target_lock(values, true, row))
-		outcome = "not_found";
-	else if (generation < row->host_generation)
-		outcome = "generation";
-	else if (row->expires_at == DT_NOBEGIN && generation == row->host_generation)
-		outcome = "already";
-	else
-	{
-		row->host_generation = generation;
-		row->revision++;
-		values[4] = Int64GetDatum(row->host_generation);
-		values[5] = Int64GetDatum(row->revision);
-		values[6] = TimestampTzGetDatum(clock_now());
-		sql_run_latest(&plans[PLAN_WITHDRAW], values, NULL);
-		outcome = "drained";
-	}
+	found = target_lock(values, true, row);
 	sql_end(&scope);
-	if (strcmp(outcome, "drained") == 0)
-		host_leaves(host_id, key);
-	return outcome;
+	/* whose the host is may have changed in that time */
+	if (!found || !host_is_mine(host_id))
+		return "not_found";
+	if (generation < row->host_generation)
+		return "generation";
+	if (row->expires_at == DT_NOBEGIN && generation == row->host_generation)
+		return "already";
+	row->host_generation = generation;
+	row->revision++;
+	values[4] = Int64GetDatum(row->host_generation);
+	values[5] = Int64GetDatum(row->revision);
+	values[6] = TimestampTzGetDatum(clock_now());
+	sql_do(&plans[PLAN_WITHDRAW], values, NULL);
+	host_leaves(host_id, key);
+	return "drained";
 }
 
 PG_FUNCTION_INFO_V1(reconcile_drain_host_target);
