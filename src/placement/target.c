@@ -170,14 +170,20 @@ capabilities_datum(char **names, int n, const char *field)
  * ----------------------------------------------------------------
  */
 
-/* Is what it offers room for some who found none there? */
-static bool
-is_new_room(const LockedTarget *before, const Advertisement *said, int reserved, TimestampTz now)
+/*
+ * For how many who found none there is what it offers room?  Those that were told of what
+ * it offered before need not have looked yet.
+ */
+static int
+new_room(const LockedTarget *before, const Advertisement *said, int64 generation, int reserved, TimestampTz now)
 {
 	if (!said->accepting || said->capacity <= reserved)
-		return false;
-	return !target_has_room(before, now) || before->isolated != (strcmp(said->isolation_class, "cross_tenant_isolated") == 0) ||
-		!datumIsEqual(before->capabilities, said->capabilities, false, -1);
+		return 0;
+	if (!target_has_room(before, now) || before->host_generation < generation ||
+		before->isolated != (strcmp(said->isolation_class, "cross_tenant_isolated") == 0) ||
+		!datumIsEqual(before->capabilities, said->capabilities, false, -1))
+		return said->capacity - reserved;
+	return Max(said->capacity - reserved - before->left, 0);
 }
 
 bool
@@ -190,7 +196,7 @@ target_publish(const char *host_id, const Advertisement *advertisement, const Se
 	LockedTarget before;
 	TimestampTz now;
 	int			reserved;
-	bool		new_room;
+	int			room;
 
 	sql_begin(&scope);
 	target_key_values(&advertisement->key, values);
@@ -238,12 +244,12 @@ target_publish(const char *host_id, const Advertisement *advertisement, const Se
 	values[13] = advertisement->capabilities;
 	values[14] = TimestampTzGetDatum(*expires_at);
 	sql_run_latest(&plans[PLAN_PUBLISH], values, NULL);
-	new_room = is_new_room(&before, advertisement, reserved, now);
+	room = new_room(&before, advertisement, *generation, reserved, now);
 	sql_end(&scope);
 
 	sweep_mark(SWEEP_HOST_TARGETS, *expires_at);
-	if (new_room)
-		host_room(&advertisement->key, host_id, advertisement->capacity - reserved);
+	if (room > 0)
+		host_room(&advertisement->key, host_id, room);
 	return true;
 }
 
