@@ -217,21 +217,21 @@ SELECT lapse_backoff('rests');
 SELECT place_and_refuse('rests', 'not_admitting'), place_and_refuse('rests', 'not_admitting');
 -- after some of them not by itself any more, but for a sweep, or for room
 SELECT outcome FROM place('rests');
-SELECT put_off('rests', '2.5 s', '5 s');
+SELECT put_off('rests', '4 s', '8 s');
 SELECT outcome, waits FROM place('rests');
 SELECT search('rests');
 SELECT lapse_backoff('rests');
 SELECT outcome, host FROM place('rests');
--- C22: never more than 5 s, however often
+-- never more than a minute, however often
 SELECT refuse('rests', 'not_admitting'), place_and_refuse('rests', 'not_admitting');
 CREATE FUNCTION put_off_after(n int) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE reconcile.session_search SET refusals = n, look_at = NULL WHERE tenant_id = 'place' AND session_id = 'rests';
     PERFORM place('rests');
-    RETURN (SELECT look_at > clock_timestamp() - interval '1 min' AND look_at <= clock_timestamp() + interval '5 s' AND refusals = n + 1
+    RETURN (SELECT look_at - outcome_at > interval '5 s' AND look_at <= clock_timestamp() + interval '1 min' AND refusals = n + 1
               FROM reconcile.session_search WHERE tenant_id = 'place' AND session_id = 'rests');
 END $$;
-SELECT n, put_off_after(n) FROM unnest(ARRAY[2, 34, 35, 63, 64, 1000, 1048576]) n;
+SELECT n, put_off_after(n) FROM unnest(ARRAY[5, 34, 35, 63, 64, 1000, 1048576]) n;
 -- who has it in the end has ended the search
 SELECT lapse_backoff('rests');
 SELECT outcome, host FROM place('rests');
@@ -420,10 +420,19 @@ SELECT outcome, host, asked, waits FROM place('d4');
 -- D2: who says that it is elsewhere is not asked again at once, nor is who has refused
 SELECT refuse('d4', 'epoch_mismatch');
 SELECT outcome, asked, waits FROM place('d4');
+SELECT put_off('d4', '1 s', '2 s'), run('d4'), search('d4');
+SELECT outcome, asked, waits FROM place('d4');
+SELECT lapse_backoff('d4');
 SELECT outcome, asked FROM place('d4');
 SELECT refuse('d4', 'not_admitting');
-SELECT outcome, asked, waits FROM place('d4');
-SELECT outcome, asked FROM place('d4');
+-- but by itself after a while, though no command asks for it
+SELECT run('d4'), search('d4');
+SELECT put_off('d4', '2 s', '1 min'), run('d4'), offers('d4');
+SELECT lapse_backoff('d4'), run('d4'), offers('d4');
+-- what this one has refused is nothing to the one that its controller makes in its place
+SELECT refuse('d4', 'runtime_unavailable'), run('d4'), search('d4');
+SELECT reconcile.report_workload('place', 'd4', 1, 'exited', 'w4', 1, 'wss://w4'), run('d4'), search('d4');
+SELECT reconcile.report_workload('place', 'd4', 1, 'ready', 'w4', 1, 'wss://w4'), run('d4'), offers('d4');
 SELECT accept('d4');
 SELECT outcome, waits FROM place('d4');
 SELECT report('w4', 'd4', 1);

@@ -61,8 +61,9 @@ SELECT i, place(format('w%s', i)) FROM generate_series(1, 14) i;
 SELECT waits(), woken() IS NOT NULL AS second_looks;
 SELECT forget();
 SELECT host('h1', 1), woken();
--- the same again is no new room, nor is more of it: who waits cannot have it
+-- the same again is no new room, nor is less of it
 SELECT host('h1', 1), woken();
+SELECT host('h1', 3), woken();
 SELECT host('h1', 2), woken();
 -- what it can do now is: the six, not the eight, who were told
 SELECT host('h1', 2, capabilities => '{gpu}'), woken();
@@ -84,6 +85,21 @@ SELECT host('h1', 1, 'full');
 SELECT i, place(format('f%s', i)) FROM generate_series(1, 8) i;
 SELECT accept('f1'), report('h1', 'f1'), forget();
 SELECT release('f1'), woken();
+-- who was told need not have looked yet: more of it is for more of them, and so is each place that is given back
+SELECT session(format('g%s', i), 'grows') FROM generate_series(1, 20) i;
+SELECT count(place(format('g%s', i))) FROM generate_series(1, 20) i;
+SELECT forget();
+SELECT host('h1', 1, 'grows'), woken();
+SELECT host('h1', 9, 'grows'), woken();
+SELECT host('h1', 10, 'grows'), woken();
+SELECT host('h1', 2, 'grows'), host('h2', 1, 'grows', accepting => false), woken();
+SELECT place('g1'), place('g2'), accept('g1'), accept('g2'), report('h1', 'g1'), report('h1', 'g2'), forget();
+SELECT release('g1'), woken();
+SELECT release('g2'), woken();
+-- a later life of a host is one that nobody was told of
+SELECT host('h5', 2, 'grows'), woken();
+SELECT host('h5', 2, 'grows'), woken();
+SELECT host('h5', 2, 'grows', generation => 2), woken();
 -- an offer that nobody answers gives it back, too
 SELECT place('f3'), forget();
 SELECT refuse('f3'), woken();

@@ -183,7 +183,7 @@ typedef enum HostReserved
 {
 	HOST_RESERVED,
 	HOST_FULL,					/* it has no room, or does not take any more */
-	HOST_BUSY					/* somebody has its row: it may be so or so */
+	HOST_BUSY					/* somebody has its row, or has changed it: it may be so or so */
 } HostReserved;
 
 /*

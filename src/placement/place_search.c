@@ -159,33 +159,47 @@ ask_next(Placing *placing, Asking *asking)
  */
 
 static TimestampTz
-backoff_end(const PlaceLook *look, int rounds)
+backoff_end(const PlaceLook *look, int64 max_ms, int rounds)
 {
-	int64		ms = search_backoff(look->settings.replace_backoff_ms, rounds);
+	int64		ms = search_backoff(look->settings.replace_backoff_ms, max_ms, rounds);
 
 	return clock_add_ms(look->now, search_jitter(ms, pg_prng_double(&pg_global_prng_state)));
 }
 
-/* Those that were asked are asked again after a while; by itself a few times, and then at a sweep. */
+/* Those that were asked are asked again after a while, longer each time. */
 static TimestampTz
 rest(PlaceLook *look)
 {
 	Search	   *search = &look->search;
 
-	if (look->nasked == 0)
-	{
-		if (search->mismatches > 0 || search->refusals > 0)
-			search_next_round(search, 0, DT_NOBEGIN);
-		search->refusals = 0;
-		return DT_NOEND;
-	}
 	if (search->look_at == DT_NOBEGIN)
 	{
 		search->mismatches = 0;
-		search->look_at = backoff_end(look, ++search->refusals);
+		search->refusals++;
+		search->look_at = backoff_end(look, REFUSAL_BACKOFF_MAX_MS, search->refusals);
 		search->changed = true;
 	}
-	return search->refusals < look->settings.replace_attempts ? search->look_at : DT_NOEND;
+	return search->look_at;
+}
+
+/* Nobody is there who could be asked again. */
+static void
+forget_rounds(Search *search, bool begun)
+{
+	if (begun || search->mismatches > 0 || search->refusals > 0)
+		search_next_round(search, 0, DT_NOBEGIN);
+	search->refusals = 0;
+}
+
+/*
+ * Who may be about to commit room without having seen who waits for it began before that,
+ * so the longer it waits the less there is of it: each look is as long after the last one
+ * as that was after the beginning.
+ */
+static TimestampTz
+next_look(const PlaceLook *look, TimestampTz since)
+{
+	return look->now + Max(look->now - since, PLACE_SOON_MS * INT64CONST(1000));
 }
 
 /* room_is_known: none is about to come that did not see it wait. */
@@ -193,6 +207,7 @@ static void
 wait_for_room(Placing *placing, bool room_is_known)
 {
 	PlaceLook  *look = &placing->look;
+	Search	   *search = &look->search;
 	TargetKey	target = place_target(look);
 
 	placing->outcome = place_outcome_name(PLACE_NO_CAPACITY);
@@ -202,9 +217,18 @@ wait_for_room(Placing *placing, bool room_is_known)
 		place_end_search(look);
 		return;
 	}
-	placing->until = rest(look);
-	if (search_wait(&look->search, &target, look->work.requires, look->work.nrequires, look->now) || !room_is_known)
-		placing->until = Min(placing->until, clock_add_ms(look->now, PLACE_SOON_MS));
+	if (look->nasked > 0)
+	{
+		TimestampTz look_at = rest(look);
+
+		/* by itself a few times, and then at a sweep */
+		if (search->refusals < look->settings.replace_attempts)
+			placing->until = look_at;
+	}
+	else
+		forget_rounds(search, false);
+	if (search_wait(search, &target, look->work.requires, look->work.nrequires, look->now) || !room_is_known)
+		placing->until = Min(placing->until, next_look(look, search->waits_since));
 }
 
 void
@@ -251,26 +275,40 @@ place_next_round(PlaceLook *look)
 {
 	int			mismatches = look->search.mismatches + 1;
 
-	search_next_round(&look->search, mismatches, backoff_end(look, mismatches));
+	search_next_round(&look->search, mismatches, backoff_end(look, MISMATCH_BACKOFF_MAX_MS, mismatches));
 }
 
 void
 place_ask_workload(Placing *placing, const Workload *workload)
 {
 	PlaceLook  *look = &placing->look;
+	TargetKey	target = place_target(look);
+	bool		room_is_known;
 	bool		busy;
 
-	if (place_is_elsewhere(look))
-		placing->outcome = place_step_outcome(PLACE_STEP_GIVE_UP);
-	if (look->nasked > 0 || look->round_over)
-		search_next_round(&look->search, 0, DT_NOBEGIN);
-	/* who has refused is asked again at a sweep, or when the workload says something new */
-	if (look->nasked > 0)
+	if (!workload_is_ready(&look->session, workload))
+	{
+		/* what another one has refused is nothing to this one */
+		forget_rounds(&look->search, look->nasked > 0 || look->round_over);
 		return;
+	}
+	if (look->nasked > 0)
+	{
+		if (place_is_elsewhere(look))
+			placing->outcome = place_step_outcome(PLACE_STEP_GIVE_UP);
+		placing->until = rest(look);
+		return;
+	}
+	if (look->round_over)
+		search_next_round(&look->search, 0, DT_NOBEGIN);
+	room_is_known = host_room_is_known(&target);
 	placing->offer_id = workload_offer(&look->session, workload, look->search.round, look->settings.offer_ttl_ms,
 									   &look->now, &busy);
 	if (placing->offer_id > 0)
 		answer_asked(placing, workload->host_id, workload->host_generation);
 	else if (busy)
 		placing->until = clock_add_ms(look->now, PLACE_SOON_MS);
+	/* its host may be about to speak, and did not see that it is ready */
+	else if (!room_is_known)
+		placing->until = next_look(look, workload->reported_at);
 }

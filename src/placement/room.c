@@ -12,8 +12,9 @@
  * is busy, and the host's next word takes it back.
  *
  * Who brings room marks those who wait for it.  He shares a lock on the target from
- * before he reads who waits until his end; who has begun to wait looks again until he
- * has found nobody with it: then all room that did not see him wait is there to be seen.
+ * before he reads who waits until his end; who has begun to wait looks again, later each
+ * time, until he has found nobody with it: then all room that did not see him wait is
+ * there to be seen.
  */
 #include "postgres.h"
 
@@ -24,6 +25,7 @@
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
@@ -170,11 +172,23 @@ target_has_room(const LockedTarget *locked, TimestampTz now)
 
 typedef struct Reservation
 {
+	const HostTarget *target;
 	Datum		values[5];
 	int			wait_ms;		/* 0: who is placing on it is not waited for */
 	HostReserved outcome;
 	TimestampTz now;			/* after the row is locked */
 } Reservation;
+
+/* Is it still what it was chosen for?  The host of a workload is chosen for neither. */
+static bool
+is_as_ranked(const HostTarget *target, const LockedTarget *row)
+{
+	if (target->isolation_class == NULL)
+		return true;
+	return row->isolated == (strcmp(target->isolation_class, "cross_tenant_isolated") == 0) &&
+		datumIsEqual(row->capabilities, capabilities_datum(target->capabilities, target->ncapabilities, "capabilities"),
+					 false, -1);
+}
 
 /* In a subtransaction, whose end frees the row where nothing was reserved. */
 static bool
@@ -192,9 +206,12 @@ reserve(void *arg)
 	if (target_lock(reservation->values, reservation->wait_ms > 0, &row))
 	{
 		reservation->now = clock_now();
-		reservation->outcome = target_has_room(&row, reservation->now) &&
-			sql_run_latest(&plans[PLAN_RESERVE], reservation->values, NULL) > 0 ? HOST_RESERVED : HOST_FULL;
+		if (is_as_ranked(reservation->target, &row))
+			reservation->outcome = target_has_room(&row, reservation->now) &&
+				sql_run_latest(&plans[PLAN_RESERVE], reservation->values, NULL) > 0 ? HOST_RESERVED : HOST_FULL;
 	}
+	else if (reservation->wait_ms > 0)
+		reservation->outcome = HOST_FULL;	/* there is none */
 	sql_end(&scope);
 	AtEOXact_GUC(true, nest);
 	return reservation->outcome == HOST_RESERVED;
@@ -203,7 +220,7 @@ reserve(void *arg)
 HostReserved
 host_reserve(const HostTarget *target, int wait_ms, TimestampTz *now)
 {
-	Reservation reservation = {.wait_ms = wait_ms, .outcome = HOST_BUSY, .now = *now};
+	Reservation reservation = {.target = target, .wait_ms = wait_ms, .outcome = HOST_BUSY, .now = *now};
 	ErrorData  *error;
 	bool		done;
 
@@ -241,7 +258,7 @@ host_unreserve(int64 offer_id)
 	TargetKey	key;
 	char	   *host_id = NULL;
 	LockedTarget row;
-	bool		filled = false;
+	bool		is_room = false;
 
 	sql_begin(&scope);
 	if (sql_run_latest(&plans[PLAN_OFFER], &offer, NULL) > 0)
@@ -257,11 +274,12 @@ host_unreserve(int64 offer_id)
 			sql_run_latest(&plans[PLAN_UNCOUNT], &offer, NULL) > 0)
 		{
 			sql_run_latest(&plans[PLAN_UNRESERVE], values, NULL);
-			filled = row.left == 0 && row.accepting && row.expires_at > clock_now();
+			row.left++;
+			is_room = target_has_room(&row, clock_now());
 		}
 	}
 	sql_end(&scope);
-	if (filled)
+	if (is_room)
 		host_room(&key, host_id, 1);
 }
 
@@ -304,7 +322,7 @@ host_room(const TargetKey *key, const char *host_id, int room)
 	Datum		values[6];
 	LOCKTAG		tag;
 
-	/* whoever has it alone waits for nothing */
+	/* who asks whether somebody has it waits for nothing */
 	room_tag(&tag, key);
 	(void) LockAcquire(&tag, ShareLock, false, false);
 	target_key_values(key, values);
@@ -321,9 +339,10 @@ host_room_is_known(const TargetKey *key)
 	LOCKTAG		tag;
 
 	room_tag(&tag, key);
-	if (LockAcquire(&tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+	/* in conflict with who brings room, and not with others who ask */
+	if (LockAcquire(&tag, RowExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
 		return false;
-	(void) LockRelease(&tag, ExclusiveLock, false);
+	(void) LockRelease(&tag, RowExclusiveLock, false);
 	return true;
 }
 

@@ -202,9 +202,9 @@ search_note(Search *search, const char *outcome, TimestampTz now)
 }
 
 int64
-search_backoff(int64 base_ms, int rounds)
+search_backoff(int64 base_ms, int64 max_ms, int rounds)
 {
-	return decide_backoff(base_ms, SEARCH_BACKOFF_MAX_MS, rounds - 1);
+	return decide_backoff(base_ms, max_ms, rounds - 1);
 }
 
 int64

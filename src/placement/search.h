@@ -12,7 +12,8 @@
 
 #include "placement/host.h"
 
-#define SEARCH_BACKOFF_MAX_MS	5000
+#define MISMATCH_BACKOFF_MAX_MS	5000
+#define REFUSAL_BACKOFF_MAX_MS	60000	/* each round leaves a row for each host */
 
 typedef struct Search
 {
@@ -50,8 +51,8 @@ extern bool search_waits_at(const Search *search, const TargetKey *target);
 /* What a look came to. */
 extern void search_note(Search *search, const char *outcome, TimestampTz now);
 
-/* ms before another round after so many of them (from 1): base, doubled for each, at most 5 s. */
-extern int64 search_backoff(int64 base_ms, int rounds);
+/* ms before another round after so many of them (from 1): base, doubled for each, at most max. */
+extern int64 search_backoff(int64 base_ms, int64 max_ms, int rounds);
 
 /* Of that, half to all: "random" is 0 to 1. */
 extern int64 search_jitter(int64 ms, double random);

@@ -171,14 +171,20 @@ capabilities_datum(char **names, int n, const char *field)
  * ----------------------------------------------------------------
  */
 
-/* Is what it offers room for some who found none there? */
-static bool
-is_new_room(const LockedTarget *before, const Advertisement *said, int reserved, TimestampTz now)
+/*
+ * For how many who found none there is what it offers room?  Those that were told of what
+ * it offered before need not have looked yet.
+ */
+static int
+new_room(const LockedTarget *before, const Advertisement *said, int64 generation, int reserved, TimestampTz now)
 {
 	if (!said->accepting || said->capacity <= reserved)
-		return false;
-	return !target_has_room(before, now) || before->isolated != (strcmp(said->isolation_class, "cross_tenant_isolated") == 0) ||
-		!datumIsEqual(before->capabilities, said->capabilities, false, -1);
+		return 0;
+	if (!target_has_room(before, now) || before->host_generation < generation ||
+		before->isolated != (strcmp(said->isolation_class, "cross_tenant_isolated") == 0) ||
+		!datumIsEqual(before->capabilities, said->capabilities, false, -1))
+		return said->capacity - reserved;
+	return Max(said->capacity - reserved - before->left, 0);
 }
 
 /* The row of what a host offers, made where there is none; it may be waited for. */
@@ -208,7 +214,7 @@ write_word(TargetWord *word, LockedTarget *before)
 	char		nulls[15] = {' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' '};
 	TimestampTz now = clock_now();
 	int			reserved;
-	bool		new_room;
+	int			room;
 
 	word->revision = before->revision;
 	word->outcome = TARGET_GENERATION;
@@ -245,12 +251,12 @@ write_word(TargetWord *word, LockedTarget *before)
 	values[13] = said->capabilities;
 	values[14] = TimestampTzGetDatum(word->expires_at);
 	sql_run_latest(&plans[PLAN_PUBLISH], values, NULL);
-	new_room = is_new_room(before, said, reserved, now);
+	room = new_room(before, said, word->generation, reserved, now);
 	sql_end(&scope);
 
 	sweep_mark(SWEEP_HOST_TARGETS, word->expires_at);
-	if (new_room)
-		host_room(&said->key, word->host_id, said->capacity - reserved);
+	if (room > 0)
+		host_room(&said->key, word->host_id, room);
 }
 
 /* False: the row is not there, or somebody has it, and is not to be waited for. */

@@ -118,6 +118,14 @@ workload_is_wanted(const Session *session, int64 generation)
 		!session_is_released(session);
 }
 
+bool
+workload_is_ready(const Session *session, const Workload *workload)
+{
+	/* its host counts the generations of the session */
+	return strcmp(workload->state, "ready") == 0 && workload->host_generation == session->generation &&
+		session->desired.runtime_compatibility_id != NULL;
+}
+
 int64
 workload_offer(const Session *session, const Workload *workload, int64 round, int64 ttl_ms, TimestampTz *now,
 			   bool *busy)
@@ -130,10 +138,6 @@ workload_offer(const Session *session, const Workload *workload, int64 round, in
 	HostReserved reserved;
 
 	*busy = false;
-	/* its host counts the generations of the session */
-	if (strcmp(workload->state, "ready") != 0 || workload->host_generation != session->generation ||
-		session->desired.runtime_compatibility_id == NULL)
-		return 0;
 	reserved = host_reserve(&target, HOST_TURN_MS, now);
 	*busy = reserved == HOST_BUSY;
 	return reserved == HOST_RESERVED ? offer_make(session, &target, round, ttl_ms, *now) : 0;

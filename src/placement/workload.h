@@ -12,6 +12,7 @@ typedef struct Workload
 {
 	int64		generation;
 	char	   *state;			/* absent, pending, ready, exited, terminating */
+	TimestampTz reported_at;	/* the row is as it is since then */
 	char	   *host_id;		/* NULL: not known yet */
 	int64		host_generation;
 	char	   *endpoint;
@@ -35,10 +36,13 @@ extern bool workload_is_controlled(TimestampTz now);
  */
 extern void workload_ensure(const Session *session, Workload *workload);
 
+/* Is it there, with a host of the generation that is wanted? */
+extern bool workload_is_ready(const Session *session, const Workload *workload);
+
 /*
- * Offers the session to the host of its workload, once that is ready, is the one of the
- * generation, and says that it takes it.  Returns the offer, 0 for none; *busy: somebody
- * has the row of its target.  *now is after that row is locked.
+ * Offers the session to the host of its workload, which is ready, once that says that it
+ * takes it.  Returns the offer, 0 for none; *busy: somebody has the row of its target.
+ * *now is after that row is locked.
  */
 extern int64 workload_offer(const Session *session, const Workload *workload, int64 round, int64 ttl_ms,
 							TimestampTz *now, bool *busy);

@@ -24,7 +24,7 @@ enum
 static SqlPlan plans[] = {
 	[PLAN_READ] = {
 		"SELECT state, host_id, host_generation, endpoint, drain_host_id, drain_generation, drain_epoch,"
-		" drain_requested_at, drain_deadline, drain_answer, decided, decided_reason, decided_epoch"
+		" drain_requested_at, drain_deadline, drain_answer, decided, decided_reason, decided_epoch, reported_at"
 		" FROM reconcile.session_workload WHERE " OF_SESSION " AND generation OPERATOR(pg_catalog.=) $3",
 		3, {TEXTOID, TEXTOID, INT8OID}
 	},
@@ -82,6 +82,7 @@ workload_read(const SessionKey *key, int64 generation, Workload *workload)
 		workload->decided = sql_text(0, 11, scope.outer);
 		workload->decided_reason = sql_text(0, 12, scope.outer);
 		workload->decided_epoch = number_out(13, 0);
+		workload->reported_at = number_out(14, 0);
 	}
 	sql_end(&scope);
 	return found;
