@@ -72,7 +72,7 @@ my @pages = (
 	{ name => 'offers of a host', call => q{SET ROLE host_role; SELECT count(*) FROM reconcile.fetch_offers(20)}, statement => qr/FROM reconcile\.session_offer o/, index => 'session_offer_of_host', sort => 1 },
 	(map { { name => "room: $_->[0]", before => qq{SET ROLE host_role; SELECT t.publish('$_->[1]', 0); RESET ROLE;}, call => qq{SET ROLE host_role; SELECT t.publish('$_->[1]', 20)},
 		statement => qr/FROM reconcile\.session_search t/, index => 'session_search_waiting', most => $_->[2] } }
-		[ 'they wait', 'waits' ], [ 'none can have it', 'needs', 8_000 ], [ 'all were refused', 'refused', 30_000 ]),
+		[ 'they wait', 'waits' ], [ 'none can have it', 'needs', 1_500 ], [ 'all were refused', 'refused', 30_000 ]),
 	{ name => 'intents', call => q{SELECT count(*) FROM reconcile.fetch_intents('controller', 20)}, statement => qr/session_workload.*LIMIT/s, index => 'session_workload_pkey', twice => 1 },
 );
 
