@@ -16,7 +16,7 @@ use TestPoints;
 
 use constant { SHARDS => 16, ROWS => 100_000, PAGE => 64, PAGES => 32 };
 
-expect_log(qr/FATAL:  terminating connection due to/, qr/FATAL:  could not (?:send end-of-streaming message|connect) to (?:the )?primary/, qr/FATAL:  could not receive data from WAL stream/);
+expect_log(qr/FATAL:  terminating connection due to/, qr/FATAL:  .*could not (?:send end-of-streaming message|connect) to (?:the )?primary/, qr/FATAL:  could not receive data from WAL stream/);
 my $node = new_node('sweeps', test_points => 1, allows_streaming => 1,
 	conf => "max_worker_processes = 16\nmax_connections = 60\nwal_writer_delay = '10 s'\n");
 
