@@ -113,10 +113,9 @@ sub heir
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	subtest "an heir of $session" => sub {
-		# whoever had it may act for so long, as far as anybody knows here; the heir for longer than all of this takes
-		sql($where, q{SELECT reconcile.set_placement('{"session_ttl": "5 s"}')});
+		# whoever had it may act for so long, as far as anybody knows here
 		ok($node->poll_query_until($database, "SELECT app.place('$session') IN ('attach_pooled', 'offered')"), 'it is offered');
-		sql($where, q{SELECT reconcile.set_placement('{"session_ttl": "1 h"}')});
+		# its lease is short here: all at once
 		my ($accepted, $acts, $again, $attempt) = split /\n/, sql($where, "SELECT app.accept('$session', 'the heir');
 			SELECT app.point('$session', app.epoch('$session'), 'the heir'); SELECT app.accept('$session', 'the heir');
 			SELECT c.outcome FROM reconcile.settle_attempt('t', '$session', 'applying', app.epoch('$session'), 'the heir', 3, 'attempt of applying', 'not_applied') c");
