@@ -101,6 +101,8 @@ owner_problem(const PlaceLook *look, const PlaceSession *session, const PlaceOwn
 		return "it is of another runtime";
 	if (strcmp(owner->placement, session->placement) != 0)
 		return "it is of another placement";
+	if (place_owner_is_earlier(look))
+		return psprintf("it is the workload of generation " INT64_FORMAT, look->registration.host_generation);
 	if (strcmp(owner->residency, "resident") != 0)
 		return psprintf("it is %s", owner->residency);
 	if (!owner->accepting)

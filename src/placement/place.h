@@ -84,6 +84,9 @@ extern void place_look_owner(PlaceLook *look);
 /* Is the session where it may stay? */
 extern bool place_has_owner(const PlaceLook *look);
 
+/* Is its host the workload of another generation?  That of a dedicated session is the one of its own. */
+extern bool place_owner_is_earlier(const PlaceLook *look);
+
 /* The session as place_decide() wants it, and its owner; false: it has none. */
 extern void place_session_facts(const PlaceLook *look, PlaceSession *session);
 extern bool place_owner_facts(const PlaceLook *look, PlaceOwner *owner);
