@@ -419,6 +419,7 @@ SELECT outcome, host, asked, waits FROM place('d4');
 SELECT outcome, host, asked, waits FROM place('d4');
 -- D2: who says that it is elsewhere is not asked again at once, nor is who has refused
 SELECT refuse('d4', 'epoch_mismatch');
+SELECT step, verdict, why FROM reconcile.explain_placement('place', 'd4') WHERE step = 'outcome';
 SELECT outcome, asked, waits FROM place('d4');
 SELECT put_off('d4', '1 s', '2 s'), run('d4'), search('d4');
 SELECT outcome, asked, waits FROM place('d4');

@@ -343,6 +343,8 @@ reconcile_explain_placement(PG_FUNCTION_ARGS)
 		tell_workload(&telling);
 	if (step == PLACE_STEP_SEARCH && chosen == NULL)
 		tell(&telling, "outcome", NULL, place_outcome_name(PLACE_NO_CAPACITY), "no host of the ranking may have it, or has room");
+	else if (step == PLACE_STEP_DEDICATED && place_workload_is_elsewhere(&look))
+		tell(&telling, "outcome", NULL, place_step_outcome(PLACE_STEP_GIVE_UP), "its workload says that it is elsewhere");
 	else
 		tell(&telling, "outcome", NULL, place_step_outcome(step),
 			 psprintf("%s%s", revived ? "it is wanted back, as it was launched; " : "", place_rule_why(rule)));

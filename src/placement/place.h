@@ -112,6 +112,9 @@ extern bool place_has_no_work(const PlaceLook *look);
 /* Did a host of this round say that another one has it? */
 extern bool place_is_elsewhere(const PlaceLook *look);
 
+/* Did the host of a dedicated session say so, which would be asked now? */
+extern bool place_workload_is_elsewhere(const PlaceLook *look);
+
 /* Did this host say so in one of the rounds before? */
 extern bool place_said_elsewhere(const PlaceLook *look, const char *host_id);
 

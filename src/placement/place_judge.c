@@ -165,6 +165,12 @@ place_is_elsewhere(const PlaceLook *look)
 }
 
 bool
+place_workload_is_elsewhere(const PlaceLook *look)
+{
+	return !look->leased && !look->offered && !place_has_no_work(look) && place_is_elsewhere(look);
+}
+
+bool
 place_said_elsewhere(const PlaceLook *look, const char *host_id)
 {
 	for (int i = 0; i < look->nelsewhere; i++)
