@@ -319,7 +319,7 @@ reconcile_explain_placement(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (!session_read(&key, &look.session))
 		return (Datum) 0;
-	look.wanted = true;
+	look.wanted = look.told = true;
 	place_look(&look, NULL);
 	step = place_judge(&look, &rule);
 	if (step == PLACE_STEP_REVIVE)

@@ -34,6 +34,7 @@ typedef struct PlaceLook
 	TimestampTz now;
 	PlaceWork	work;
 	bool		wanted;			/* it is to be placed, whether a command asks for it or not */
+	bool		told;			/* nothing is to be written, not even a new incarnation */
 
 	Registration registration;	/* lease_epoch 0: it was never anywhere */
 	bool		registered;		/* it is where that says, now */
@@ -73,7 +74,8 @@ typedef enum PlaceStep
 } PlaceStep;
 
 /*
- * Captures what is known of a session, which is in look->session, with look->wanted.
+ * Captures what is known of a session, which is in look->session, with look->wanted and
+ * look->told.
  * claim_token: of the caller's own claim; NULL: he has none.
  */
 extern void place_look(PlaceLook *look, const char *claim_token);

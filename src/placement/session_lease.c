@@ -28,14 +28,14 @@
 
 #define SOON_MS	1000			/* until an incarnation that is being begun is there */
 
-/* The incarnation, begun if it is not yet: nobody else would, while nothing is granted. */
+/* The incarnation, begun if it is not yet, where that may be: nobody else would, while nothing is granted. */
 static void
-read_begun(Incarnation *now)
+read_begun(Incarnation *now, bool may_begin)
 {
 	int64		floor;
 
 	incarnation_read(now);
-	if (now->floor == 0 || now->since != 0 || XactReadOnly)
+	if (now->floor == 0 || now->since != 0 || !may_begin)
 		return;
 	if (incarnation_enter(&floor))
 		incarnation_leave();
@@ -43,7 +43,7 @@ read_begun(Incarnation *now)
 }
 
 TimestampTz
-session_held_until(const Session *session, int64 session_ttl_ms)
+session_held_until(const Session *session, int64 session_ttl_ms, bool may_begin)
 {
 	char		id[SESSION_LEASE_MAX];
 	Lease		lease;
@@ -55,7 +55,7 @@ session_held_until(const Session *session, int64 session_ttl_ms)
 	found = lease_read(id, &lease);
 	if (found && !lease.lost)
 		return lease_deadline(&lease);
-	read_begun(&now);
+	read_begun(&now, may_begin);
 	/* of a first life nothing is lost */
 	if (now.floor == 0)
 		return DT_NOBEGIN;
