@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -19,6 +20,7 @@
 #include "core/access.h"
 #include "core/duration.h"
 #include "core/errors.h"
+#include "core/plan.h"
 #include "core/rows.h"
 #include "journal/envelope.h"
 #include "lease/incarnation.h"
@@ -78,6 +80,32 @@ session_held_until(const Session *session, int64 session_ttl_ms, bool may_begin)
  * ----------------------------------------------------------------
  */
 
+enum
+{
+	PLAN_NOT_SEEN
+};
+
+static SqlPlan plans[] = {
+	/* what its host was asked to let go it did not let go itself */
+	[PLAN_NOT_SEEN] = {
+		"UPDATE reconcile.session_workload SET drain_epoch = 0 WHERE tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND session_id OPERATOR(pg_catalog.=) $2 AND drain_epoch OPERATOR(pg_catalog.=) $3 AND decided IS NULL"
+		" AND COALESCE(drain_answer, '') OPERATOR(pg_catalog.<>) 'drained'",
+		3, {TEXTOID, TEXTOID, INT8OID}
+	}
+};
+
+static void
+forget_drained(const Session *session, int64 epoch)
+{
+	Datum		values[3];
+
+	values[0] = CStringGetTextDatum(session->key.tenant_id);
+	values[1] = CStringGetTextDatum(session->key.session_id);
+	values[2] = Int64GetDatum(epoch);
+	sql_do(&plans[PLAN_NOT_SEEN], values, NULL);
+}
+
 /* False: nobody had it, nor its lease. */
 static bool
 end_session(const Session *session, Registration *registration, const char *reason)
@@ -93,6 +121,7 @@ end_session(const Session *session, Registration *registration, const char *reas
 		registration->host_id = NULL;
 		registration->observed_at = registration->expires_at = now;
 		registration_write(&session->key, registration);
+		forget_drained(session, registration->lease_epoch);
 		host_unreserve(registration->offer_id);
 		ended = true;
 	}
