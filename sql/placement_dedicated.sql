@@ -242,6 +242,12 @@ SELECT reconcile.report_workload('t-d', 'w', 1, 'absent', 'w', 1, 'ws://pod');
 SELECT * FROM may_delete('w', 1);
 SELECT reconcile.report_workload('t-d', 'w', 1, 'exited', 'w', 1, 'ws://pod'), ready('w', 1, 'w');
 SELECT * FROM may_delete('w', 1);
+-- nor where it was deleted and reported so, and the record never came: it comes again on the host that it had
+SELECT reconcile.report_workload('t-d', 'w', 1, 'exited', 'w', 1, 'ws://pod');
+SELECT * FROM may_delete('w', 1);
+SELECT reconcile.report_workload('t-d', 'w', 1, 'absent');
+SELECT reconcile.report_workload('t-d', 'w', 1, 'pending'), ready('w', 1, 'w');
+SELECT * FROM may_delete('w', 1);
 -- a controller that polls no more is forgotten after a day, and not one that comes back
 INSERT INTO reconcile.workload_controller (controller_id, role_name, polled_at, expires_at)
 SELECT 'gone' || n, session_user, now() - interval '3 days', now() - n * interval '20 h' FROM generate_series(0, 3) n;
@@ -264,6 +270,17 @@ SELECT reconcile.report_drained('t-d', 'w', 1, 'w', 1);
 SELECT * FROM record_end('w');
 SELECT ready('w', 1, 'w');
 SELECT outcome FROM reconcile.request_drain('t-d', 'w', 1, '1 h');
+
+-- an operator who ends the session of one that is being drained has not seen its host let it go
+CALL lives('o', false);
+SELECT ready('o', 1, 'o'), place('o');
+SELECT outcome FROM reconcile.accept_offer(offer('t-d', 'o'), 1, 'token');
+SELECT desire('o', NULL);
+SELECT outcome, epoch FROM reconcile.request_drain('t-d', 'o', 1, '1 h');
+SELECT outcome FROM reconcile.force_release_session('t-d', 'o', 1, 'it hangs');
+SELECT * FROM may_delete('o', 1);
+UPDATE reconcile.session_workload SET drain_deadline = clock_timestamp() WHERE tenant_id = 't-d' AND session_id = 'o';
+SELECT * FROM may_delete('o', 1);
 
 -- a workload that may be deleted has no session any more: what its host says of it is refused, while its lease goes on
 CALL lives('f', false);

@@ -419,6 +419,7 @@ SELECT outcome, host, asked, waits FROM place('d4');
 SELECT outcome, host, asked, waits FROM place('d4');
 -- D2: who says that it is elsewhere is not asked again at once, nor is who has refused
 SELECT refuse('d4', 'epoch_mismatch');
+SELECT step, verdict, why FROM reconcile.explain_placement('place', 'd4') WHERE step = 'outcome';
 SELECT outcome, asked, waits FROM place('d4');
 SELECT put_off('d4', '1 s', '2 s'), run('d4'), search('d4');
 SELECT outcome, asked, waits FROM place('d4');
@@ -438,8 +439,10 @@ SELECT outcome, waits FROM place('d4');
 SELECT report('w4', 'd4', 1);
 SELECT * FROM place('d4');
 -- D6: another wish is another workload, and its owner is none of it
+SELECT step, host_id, verdict, regexp_replace(why, 'until .*', 'until') AS why FROM reconcile.explain_placement('place', 'd4') WHERE step IN ('owner', 'outcome');
 SELECT outcome, generation FROM reconcile.update_desired_state('place', 'd4', 'k2', 1, 'dedicated', 'r', '2', '\x02');
 SELECT * FROM place('d4');
+SELECT step, host_id, verdict, why FROM reconcile.explain_placement('place', 'd4') WHERE step IN ('owner', 'outcome');
 SELECT want, generation, state FROM reconcile.fetch_intents('controller') WHERE session_id = 'd4' ORDER BY generation;
 -- D15: without a controller it is wanted back all the same
 SELECT outcome FROM reconcile.update_desired_state('place', 'd1', 'release 3', 7, 'dedicated', 'r');

@@ -101,6 +101,8 @@ owner_problem(const PlaceLook *look, const PlaceSession *session, const PlaceOwn
 		return "it is of another runtime";
 	if (strcmp(owner->placement, session->placement) != 0)
 		return "it is of another placement";
+	if (place_owner_is_earlier(look))
+		return psprintf("it is the workload of generation " INT64_FORMAT, look->registration.host_generation);
 	if (strcmp(owner->residency, "resident") != 0)
 		return psprintf("it is %s", owner->residency);
 	if (!owner->accepting)
@@ -317,7 +319,7 @@ reconcile_explain_placement(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (!session_read(&key, &look.session))
 		return (Datum) 0;
-	look.wanted = true;
+	look.wanted = look.told = true;
 	place_look(&look, NULL);
 	step = place_judge(&look, &rule);
 	if (step == PLACE_STEP_REVIVE)
@@ -341,6 +343,8 @@ reconcile_explain_placement(PG_FUNCTION_ARGS)
 		tell_workload(&telling);
 	if (step == PLACE_STEP_SEARCH && chosen == NULL)
 		tell(&telling, "outcome", NULL, place_outcome_name(PLACE_NO_CAPACITY), "no host of the ranking may have it, or has room");
+	else if (step == PLACE_STEP_DEDICATED && place_workload_is_elsewhere(&look))
+		tell(&telling, "outcome", NULL, place_step_outcome(PLACE_STEP_GIVE_UP), "its workload says that it is elsewhere");
 	else
 		tell(&telling, "outcome", NULL, place_step_outcome(step),
 			 psprintf("%s%s", revived ? "it is wanted back, as it was launched; " : "", place_rule_why(rule)));

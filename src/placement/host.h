@@ -133,9 +133,10 @@ extern bool registration_is_live(const Session *session, const Registration *reg
 /*
  * Until when somebody may take a session for his: whoever has its lease, or had it in an
  * incarnation that is over, as he acts outside and was told nothing.  DT_NOBEGIN: nobody.
- * With the row of the session locked nobody gets it meanwhile.
+ * With the row of the session locked nobody gets it meanwhile.  may_begin: a new
+ * incarnation, which all grants wait for until the transaction ends.
  */
-extern TimestampTz session_held_until(const Session *session, int64 session_ttl_ms);
+extern TimestampTz session_held_until(const Session *session, int64 session_ttl_ms, bool may_begin);
 
 /* What somebody who says that he has a session turns out to be. */
 typedef enum Holder

@@ -443,7 +443,7 @@ take(const Answer *answer, int64 host_generation, const char *endpoint, const ch
 
 	placement_settings(&settings);
 	acceptance->outcome = "lease_busy";
-	acceptance->until = Max(session_held_until(&answer->session, settings.session_ttl_ms), answer->now);
+	acceptance->until = Max(session_held_until(&answer->session, settings.session_ttl_ms, true), answer->now);
 	if (clock_now() < acceptance->until)
 		return;
 	session_lease_id(answer->session.number, lease_id);

@@ -34,6 +34,7 @@ typedef struct PlaceLook
 	TimestampTz now;
 	PlaceWork	work;
 	bool		wanted;			/* it is to be placed, whether a command asks for it or not */
+	bool		told;			/* nothing is to be written, not even a new incarnation */
 
 	Registration registration;	/* lease_epoch 0: it was never anywhere */
 	bool		registered;		/* it is where that says, now */
@@ -73,7 +74,8 @@ typedef enum PlaceStep
 } PlaceStep;
 
 /*
- * Captures what is known of a session, which is in look->session, with look->wanted.
+ * Captures what is known of a session, which is in look->session, with look->wanted and
+ * look->told.
  * claim_token: of the caller's own claim; NULL: he has none.
  */
 extern void place_look(PlaceLook *look, const char *claim_token);
@@ -83,6 +85,9 @@ extern void place_look_owner(PlaceLook *look);
 
 /* Is the session where it may stay? */
 extern bool place_has_owner(const PlaceLook *look);
+
+/* Is its host the workload of another generation?  That of a dedicated session is the one of its own. */
+extern bool place_owner_is_earlier(const PlaceLook *look);
 
 /* The session as place_decide() wants it, and its owner; false: it has none. */
 extern void place_session_facts(const PlaceLook *look, PlaceSession *session);
@@ -108,6 +113,9 @@ extern bool place_has_no_work(const PlaceLook *look);
 
 /* Did a host of this round say that another one has it? */
 extern bool place_is_elsewhere(const PlaceLook *look);
+
+/* Did the host of a dedicated session say so, which would be asked now? */
+extern bool place_workload_is_elsewhere(const PlaceLook *look);
 
 /* Did this host say so in one of the rounds before? */
 extern bool place_said_elsewhere(const PlaceLook *look, const char *host_id);

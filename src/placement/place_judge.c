@@ -69,12 +69,16 @@ is_pooled(const PlaceLook *look)
 	return strcmp(look->session.desired.placement, "pooled") == 0;
 }
 
-/* The owner of a dedicated session is the workload of its generation, not an earlier one. */
+bool
+place_owner_is_earlier(const PlaceLook *look)
+{
+	return is_dedicated(look) && look->registration.host_generation != look->session.generation;
+}
+
 bool
 place_has_owner(const PlaceLook *look)
 {
-	return decide(look) == PLACE_REUSE_OWNER &&
-		(!is_dedicated(look) || look->registration.host_generation == look->session.generation);
+	return decide(look) == PLACE_REUSE_OWNER && !place_owner_is_earlier(look);
 }
 
 static bool
@@ -158,6 +162,12 @@ place_is_elsewhere(const PlaceLook *look)
 			return true;
 	}
 	return false;
+}
+
+bool
+place_workload_is_elsewhere(const PlaceLook *look)
+{
+	return !look->leased && !look->offered && !place_has_no_work(look) && place_is_elsewhere(look);
 }
 
 bool

@@ -81,7 +81,7 @@ read_work(const SessionKey *key, TimestampTz now, PlaceWork *work)
 static void
 read_lease(PlaceLook *look)
 {
-	look->leased_until = session_held_until(&look->session, look->settings.session_ttl_ms);
+	look->leased_until = session_held_until(&look->session, look->settings.session_ttl_ms, !look->told);
 	look->leased = look->now < look->leased_until;
 }
 

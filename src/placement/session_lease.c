@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -19,6 +20,7 @@
 #include "core/access.h"
 #include "core/duration.h"
 #include "core/errors.h"
+#include "core/plan.h"
 #include "core/rows.h"
 #include "journal/envelope.h"
 #include "lease/incarnation.h"
@@ -28,14 +30,14 @@
 
 #define SOON_MS	1000			/* until an incarnation that is being begun is there */
 
-/* The incarnation, begun if it is not yet: nobody else would, while nothing is granted. */
+/* The incarnation, begun if it is not yet, where that may be: nobody else would, while nothing is granted. */
 static void
-read_begun(Incarnation *now)
+read_begun(Incarnation *now, bool may_begin)
 {
 	int64		floor;
 
 	incarnation_read(now);
-	if (now->floor == 0 || now->since != 0 || XactReadOnly)
+	if (now->floor == 0 || now->since != 0 || !may_begin)
 		return;
 	if (incarnation_enter(&floor))
 		incarnation_leave();
@@ -43,7 +45,7 @@ read_begun(Incarnation *now)
 }
 
 TimestampTz
-session_held_until(const Session *session, int64 session_ttl_ms)
+session_held_until(const Session *session, int64 session_ttl_ms, bool may_begin)
 {
 	char		id[SESSION_LEASE_MAX];
 	Lease		lease;
@@ -55,7 +57,7 @@ session_held_until(const Session *session, int64 session_ttl_ms)
 	found = lease_read(id, &lease);
 	if (found && !lease.lost)
 		return lease_deadline(&lease);
-	read_begun(&now);
+	read_begun(&now, may_begin);
 	/* of a first life nothing is lost */
 	if (now.floor == 0)
 		return DT_NOBEGIN;
@@ -78,6 +80,32 @@ session_held_until(const Session *session, int64 session_ttl_ms)
  * ----------------------------------------------------------------
  */
 
+enum
+{
+	PLAN_NOT_SEEN
+};
+
+static SqlPlan plans[] = {
+	/* what its host was asked to let go it did not let go itself */
+	[PLAN_NOT_SEEN] = {
+		"UPDATE reconcile.session_workload SET drain_epoch = 0 WHERE tenant_id OPERATOR(pg_catalog.=) $1"
+		" AND session_id OPERATOR(pg_catalog.=) $2 AND drain_epoch OPERATOR(pg_catalog.=) $3 AND decided IS NULL"
+		" AND COALESCE(drain_answer, '') OPERATOR(pg_catalog.<>) 'drained'",
+		3, {TEXTOID, TEXTOID, INT8OID}
+	}
+};
+
+static void
+forget_drained(const Session *session, int64 epoch)
+{
+	Datum		values[3];
+
+	values[0] = CStringGetTextDatum(session->key.tenant_id);
+	values[1] = CStringGetTextDatum(session->key.session_id);
+	values[2] = Int64GetDatum(epoch);
+	sql_do(&plans[PLAN_NOT_SEEN], values, NULL);
+}
+
 /* False: nobody had it, nor its lease. */
 static bool
 end_session(const Session *session, Registration *registration, const char *reason)
@@ -93,6 +121,7 @@ end_session(const Session *session, Registration *registration, const char *reas
 		registration->host_id = NULL;
 		registration->observed_at = registration->expires_at = now;
 		registration_write(&session->key, registration);
+		forget_drained(session, registration->lease_epoch);
 		host_unreserve(registration->offer_id);
 		ended = true;
 	}

@@ -376,11 +376,20 @@ same_host(const Workload *a, const Workload *b)
 	return same_text(a->host_id, b->host_id) && a->host_generation == b->host_generation;
 }
 
+/* One that is absent was there, if it had a host, or if it was decided that it goes. */
+static bool
+is_over(const Workload *workload)
+{
+	if (strcmp(workload->state, "absent") == 0)
+		return workload->host_id != NULL || workload->decided != NULL;
+	return strcmp(workload->state, "exited") == 0 || strcmp(workload->state, "terminating") == 0;
+}
+
 /* One that had ended is made anew. */
 static bool
 has_come_again(const Workload *workload, const Workload *said)
 {
-	return (strcmp(workload->state, "exited") == 0 || strcmp(workload->state, "terminating") == 0) &&
+	return is_over(workload) &&
 		(strcmp(said->state, "pending") == 0 || strcmp(said->state, "ready") == 0);
 }
 

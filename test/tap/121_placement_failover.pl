@@ -47,6 +47,9 @@ is(sql($primary, q{SELECT place('b')}), 'attach_pooled', 'and what follows a ses
 $primary->stop('immediate');
 $standby->promote;
 
+is(sql($standby, q{SELECT verdict FROM reconcile.explain_placement('t', 'a') WHERE step IN ('lease', 'outcome') ORDER BY step}),
+	"live\nlease_busy", 'a placement is explained');
+is(sql($standby, q{SELECT count(*) FROM reconcile.incarnation WHERE reason = 'the timeline changed'}), '0', 'and begins no incarnation');
 is(sql($standby, q{SELECT outcome, epoch FROM reconcile.owner_of('t', 'a')}), 'expired|1', 'after the promotion a lease is void');
 is(sql($standby, q{SELECT owner FROM reconcile.sessions WHERE session_id = 'a'}), 'expired', 'as the view says');
 is(sql($standby, q{SELECT say('a', 1)}), 'renewed, expired a', 'and its host is told so');
