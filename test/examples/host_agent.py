@@ -173,7 +173,7 @@ def is_refused(role, name):
 
 def killed(host):
     """Another one has the session when the lease is over, and knows what was done."""
-    configure(session_ttl="3 s")
+    configure(session_ttl="6 s")
     other = agent("host_2", host)
     ready("host_2")
     for at, before, text, outcome, counted in (
@@ -230,7 +230,7 @@ def restart(server):
     kit.same(({epoch(one) for one in found}, {owner(one)[0] for one in found}), ({1}, {"live"}), "sessions outlive the server")
     for client, role in zip(hosts, ("host_1", "host_2")):
         ended(client, role, "after the server was restarted")
-    configure(session_ttl="3 s")
+    configure(session_ttl="6 s")
 
 
 def hinted(server):
