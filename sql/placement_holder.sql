@@ -199,6 +199,22 @@ SELECT * FROM reconcile.release_session('t-h', 'd2', 1, 'token');
 SELECT lapse_lease('t-h', 's1');
 SELECT * FROM reconcile.force_release_session('t-h', 's1', 3, 'gone');
 
+-- who had it is found beside any number of offers that came to nothing
+BEGIN;
+INSERT INTO reconcile.session_offer (tenant_id, session_id, agent_id, runtime_compatibility_id, placement, host_id, host_generation,
+                                     desired_generation, mode, round, made_at, expires_at, state, code, decided_at, counted)
+SELECT tenant_id, session_id, agent_id, runtime_compatibility_id, placement, host_id, host_generation,
+       desired_generation, mode, round, made_at, expires_at, 'refused', 'releasing', made_at, false
+  FROM reconcile.session_offer, generate_series(1, 2000) WHERE tenant_id = 't-h' AND session_id = 's1' AND epoch = 3;
+CREATE FUNCTION offers_read() RETURNS bigint LANGUAGE sql AS $$
+    SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_all_tables WHERE relid = 'reconcile.session_offer'::regclass;
+$$;
+DISCARD PLANS;
+SELECT offers_read() AS before \gset
+SELECT o.outcome FROM reconcile.update_host_state('t-h', 's1', 3, 'token-3', 'idle', 'resident', 0) o;
+SELECT offers_read() - :before < 100 AS few;
+ROLLBACK;
+
 UPDATE reconcile.placement_setting SET session_ttl_ms = 60000, offer_ttl_ms = 10000;
 DO $$
 DECLARE

@@ -7,7 +7,9 @@
  * before it, and each later grant sees its floor.  Renewals need no such lock, as
  * a change that voids live terms takes their rows; but those of sessions, which are
  * many and in use by hosts that may hang: they are void by the floor, and whoever
- * renews one at this moment has renewed nothing.
+ * renews one at this moment has renewed nothing.  Who accepts a session is granted
+ * its lease, so a change does wait for a host that hangs with that, and whoever asks
+ * for a grant meanwhile finds the lock taken.
  */
 #include "postgres.h"
 

@@ -25,15 +25,16 @@ enum
 };
 
 static SqlPlan plans[] = {
+	/* its offers are asked for where the registration does not tell, and there may be many that nobody accepted */
 	[PLAN_HOST] = {
-		"SELECT r.host_id FROM reconcile.session_registration r"
+		"SELECT h.host_id FROM (SELECT r.host_id FROM reconcile.session_registration r"
 		" WHERE r.tenant_id OPERATOR(pg_catalog.=) $1 AND r.session_id OPERATOR(pg_catalog.=) $2"
 		" AND r.host_id IS NOT NULL AND r.lease_epoch OPERATOR(pg_catalog.=) $3"
 		" AND r.token OPERATOR(pg_catalog.=) $4"
 		" UNION ALL SELECT o.host_id FROM reconcile.session_offer o"
 		" WHERE o.tenant_id OPERATOR(pg_catalog.=) $1 AND o.session_id OPERATOR(pg_catalog.=) $2"
 		" AND o.state OPERATOR(pg_catalog.=) 'accepted' AND o.epoch OPERATOR(pg_catalog.=) $3"
-		" AND o.token OPERATOR(pg_catalog.=) $4",
+		" AND o.token OPERATOR(pg_catalog.=) $4) h LIMIT 1",
 		4, {TEXTOID, TEXTOID, INT8OID, TEXTOID}
 	}
 };

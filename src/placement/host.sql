@@ -110,6 +110,7 @@ CREATE INDEX session_offer_of_host ON reconcile.session_offer (host_id, offer_id
 CREATE INDEX session_offer_due ON reconcile.session_offer (expires_at, offer_id) WHERE state = 'offered';
 CREATE INDEX session_offer_counted ON reconcile.session_offer
     (agent_id, runtime_compatibility_id, placement, host_id, offer_id) WHERE counted;
+CREATE INDEX session_offer_accepted ON reconcile.session_offer (tenant_id, session_id, epoch) WHERE state = 'accepted';
 CREATE INDEX session_offer_of_session ON reconcile.session_offer (tenant_id, session_id, round);
 CREATE INDEX session_offer_named ON reconcile.session_offer USING hash (session_id COLLATE "default"); -- for the view
 SELECT pg_catalog.pg_extension_config_dump('reconcile.session_offer', '');

@@ -18,15 +18,12 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "fmgr.h"
 #include "storage/lock.h"
-#include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
-#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "core/duration.h"
@@ -197,11 +194,7 @@ reserve(void *arg)
 	Reservation *reservation = arg;
 	LockedTarget row;
 	SqlScope	scope;
-	int			nest = NewGUCNestLevel();
 
-	if (reservation->wait_ms > 0 && (LockTimeout == 0 || LockTimeout > reservation->wait_ms))
-		(void) set_config_option("lock_timeout", psprintf("%d", reservation->wait_ms), PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
 	sql_begin(&scope);
 	if (target_lock(reservation->values, reservation->wait_ms > 0, &row))
 	{
@@ -213,7 +206,6 @@ reserve(void *arg)
 	else if (reservation->wait_ms > 0)
 		reservation->outcome = HOST_FULL;	/* there is none */
 	sql_end(&scope);
-	AtEOXact_GUC(true, nest);
 	return reservation->outcome == HOST_RESERVED;
 }
 
@@ -221,15 +213,11 @@ HostReserved
 host_reserve(const HostTarget *target, int wait_ms, TimestampTz *now)
 {
 	Reservation reservation = {.target = target, .wait_ms = wait_ms, .outcome = HOST_BUSY, .now = *now};
-	ErrorData  *error;
-	bool		done;
 
 	target_key_values(&target->key, reservation.values);
 	reservation.values[3] = CStringGetTextDatum(target->host_id);
 	reservation.values[4] = Int64GetDatum(target->host_generation);
-	error = subxact_try(reserve, &reservation, &done);
-	if (error != NULL && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-		ReThrowError(error);
+	(void) subxact_turn(reserve, &reservation, wait_ms);
 	*now = Max(*now, reservation.now);
 	return reservation.outcome;
 }
