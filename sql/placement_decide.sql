@@ -101,7 +101,8 @@ DROP ROLE placement_decide_anybody;
 
 -- the rows of the catalogue are its facts as they are: rules 1 to 5 on a session that lives
 SELECT count(reconcile.register_host(h, session_user)) FROM unnest('{live1,live2}'::text[]) h;
-CREATE FUNCTION pg_temp.live(change jsonb DEFAULT '{}', OUT outcome text, OUT rule int, OUT owner text, OUT target text)
+CREATE SCHEMA placement_live;
+CREATE FUNCTION placement_live.live(change jsonb DEFAULT '{}', OUT outcome text, OUT rule int, OUT owner text, OUT target text)
 LANGUAGE sql AS $$
     SELECT d.outcome, d.rule, d.owner->>'host_id', d.target->>'host_id'
       FROM reconcile.sessions s, reconcile.owner_of(s.tenant_id, s.session_id) o,
@@ -109,24 +110,26 @@ LANGUAGE sql AS $$
            LATERAL reconcile.decide(to_jsonb(s) || change, to_jsonb(o), c.hosts, clock_timestamp()) d
      WHERE s.tenant_id = 't-live' AND s.session_id = 's'
 $$;
-CREATE FUNCTION pg_temp.place() RETURNS text LANGUAGE sql AS $$ SELECT outcome FROM reconcile.place_session('t-live', 's') $$;
-CREATE FUNCTION pg_temp.accept(OUT outcome text, OUT epoch bigint) LANGUAGE sql AS $$
+CREATE FUNCTION placement_live.place() RETURNS text LANGUAGE sql AS $$ SELECT outcome FROM reconcile.place_session('t-live', 's') $$;
+CREATE FUNCTION placement_live.accept(OUT outcome text, OUT epoch bigint) LANGUAGE sql AS $$
     SELECT a.outcome, a.epoch FROM reconcile.session_offer o, reconcile.accept_offer(o.offer_id, 1, 'token') a WHERE o.tenant_id = 't-live' AND o.state = 'offered'
 $$;
-CREATE FUNCTION pg_temp.report(epoch bigint, residency text) RETURNS text LANGUAGE sql AS $$
+CREATE FUNCTION placement_live.report(epoch bigint, residency text) RETURNS text LANGUAGE sql AS $$
     SELECT string_agg(outcome, ' ') FROM reconcile.heartbeat_host('live1', 1, '[]', jsonb_build_array(jsonb_build_object(
         'tenant_id', 't-live', 'session_id', 's', 'epoch', epoch, 'token', 'token', 'residency', residency)))
 $$;
 SELECT outcome FROM reconcile.create_session('t-live', 's', 'live', 'pooled', 'k', 'r');
-SELECT pg_temp.live();
+SELECT placement_live.live();
 SELECT h, p.outcome FROM (VALUES ('live1', 3, '{}'::text[]), ('live2', 2, '{gpu}')) v (h, capacity, capabilities),
     reconcile.publish_host_target(h, 1, 'live', 'r', 'pooled', 'wss://' || h, 'cross_tenant_isolated', true, capacity, '5 min', capabilities) p;
-SELECT pg_temp.live(), pg_temp.live('{"requires": ["gpu"]}') AS requires, pg_temp.live('{"requires": ["tpu"]}') AS impossible;
-SELECT pg_temp.place(), pg_temp.accept();
-SELECT pg_temp.live() AS attaching;
-SELECT pg_temp.report(1, 'resident'), pg_temp.live(), pg_temp.live('{"placement": "dedicated"}') AS dedicated, pg_temp.live('{"placement": "shared"}') AS shared;
-SELECT pg_temp.report(1, 'releasing'), pg_temp.live() AS releasing;
+SELECT placement_live.live(), placement_live.live('{"requires": ["gpu"]}') AS requires, placement_live.live('{"requires": ["tpu"]}') AS impossible;
+SELECT placement_live.place(), placement_live.accept();
+SELECT placement_live.live() AS attaching;
+SELECT placement_live.report(1, 'resident'), placement_live.live(), placement_live.live('{"placement": "dedicated"}') AS dedicated, placement_live.live('{"placement": "shared"}') AS shared;
+SELECT placement_live.report(1, 'releasing'), placement_live.live() AS releasing;
 SELECT outcome FROM reconcile.release_session('t-live', 's', 1, 'token');
-SELECT pg_temp.live() AS released;
+SELECT placement_live.live() AS released;
 SELECT count(reconcile.unregister_host(h)) FROM unnest('{live1,live2}'::text[]) h;
-SELECT pg_temp.live() AS nobody;
+SELECT placement_live.live() AS nobody;
+DROP FUNCTION placement_live.live, placement_live.place, placement_live.accept, placement_live.report;
+DROP SCHEMA placement_live;

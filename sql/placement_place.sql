@@ -528,9 +528,7 @@ SELECT e, reconcile.place_entity(e) FROM (VALUES ('0'), ('-1'), ('x'), ('1x'), (
 
 \getenv source PG_ABS_SRCDIR
 \set hosts :source '/sql/include/hosts.sql'
-\set ECHO none
 \i :hosts
-\set ECHO all
 SELECT clean('place', '%');
 RESET search_path;
 RESET lock_timeout;

@@ -148,9 +148,7 @@ SELECT report('h1', 'idle', 'releasing'), woken();
 SELECT reconcile.drop_loop('placement'), reconcile.drop_loop('placement_sweeps');
 \getenv source PG_ABS_SRCDIR
 \set hosts :source '/sql/include/hosts.sql'
-\set ECHO none
 \i :hosts
-\set ECHO all
 SELECT clean('wake', '%');
 UPDATE reconcile.placement_setting SET offer_ttl_ms = 10000, session_ttl_ms = 60000, replace_backoff_ms = 200;
 RESET lock_timeout;
