@@ -161,6 +161,8 @@ note 'renewals, each of them one transaction, and nothing else';
 
 # Between two looks at different things there may be a renewal of each lease.
 my $about = 2;
+# what was inserted last may not be on disk yet, and is read from there
+$leased->{node}->poll_query_until('aside', "SELECT pg_current_wal_flush_lsn() >= '$leased->{after}{wal}'") or die;
 my %records = split /[|\n]/, $leased->{aside}->query_safe(<<~"EOS");
 	SELECT resource_manager || ' ' || record_type, count(*)
 	  FROM pg_get_wal_records_info('$leased->{before}{wal}', '$leased->{after}{wal}') GROUP BY 1
