@@ -137,16 +137,30 @@ sub overflow
 	return time() - $started;
 }
 
-# A term that is shorter than the reading takes on this machine.
+# A term that is shorter than the reading takes on this machine.  Where that stood still
+# for longer than the term, the reading took longer, too: then it is measured anew.
 my $reading = overflow(1);
-my $ttl = int(500 * $reading) > 1000 ? int(500 * $reading) : 1000;
-note sprintf 'the reading takes %.1f s, a term lasts %.1f s', $reading, $ttl / 1000;
-sql($node, qq{SELECT reconcile.alter_loop('led', '{"lease_ttl": "$ttl ms"}');
-	SELECT reconcile.force_release_lease('led', epoch, 'a shorter term') FROM reconcile.leases WHERE reconciler_id = 'led'});
-my $epoch = q{SELECT epoch FROM reconcile.leases WHERE reconciler_id = 'led' AND live};
-wait_for($node, "($epoch) > 1", 'a new term');
-$epoch = sql($node, $epoch);
-overflow($_) for 2 .. 4;
-is(sql($node, q{SELECT epoch FROM reconcile.leases WHERE reconciler_id = 'led'}), $epoch, 'the term lasts, while all marks are read');
+my $kept;
+for my $try (1 .. 3)
+{
+	my $ttl = int(500 * $reading) > 1000 ? int(500 * $reading) : 1000;
+	my $epoch = q{SELECT epoch FROM reconcile.leases WHERE reconciler_id = 'led' AND live};
+	my $before = sql($node, q{SELECT epoch FROM reconcile.leases WHERE reconciler_id = 'led'});
+
+	note sprintf 'the reading takes %.1f s, a term lasts %.1f s', $reading, $ttl / 1000;
+	sql($node, qq{SELECT reconcile.alter_loop('led', '{"lease_ttl": "$ttl ms"}');
+		SELECT reconcile.force_release_lease('led', epoch, 'a shorter term') FROM reconcile.leases WHERE reconciler_id = 'led'});
+	wait_for($node, "($epoch) > $before", 'a new term');
+	$epoch = sql($node, $epoch);
+	for my $turn (1 .. 3)
+	{
+		my $took = overflow("$try$turn");
+
+		$reading = $took if $took > $reading;
+	}
+	$kept = sql($node, q{SELECT epoch FROM reconcile.leases WHERE reconciler_id = 'led'}) == $epoch;
+	last if $kept;
+}
+ok($kept, 'the term lasts, while all marks are read');
 
 finish();
