@@ -259,8 +259,14 @@ class Storm:
 
     # --- the run -------------------------------------------------------------
 
+    def sample(self, notes):
+        """What the server counts as placed on its hosts, at this moment, is what it has placed there."""
+        self.counts["samples of what is reserved"] += 1
+        if (wrong := self.server.value("SELECT count(*) FROM fleet.miscounted")) > 0:
+            notes("trouble", op="driver", message=f"{wrong} targets have reserved something else than their offers")
+
     def storm(self):
-        began = shown = time.monotonic()
+        began = shown = sampled = time.monotonic()
         crashes = [began + self.options.seconds * (n + 1) / (self.options.crashes + 1) for n in range(self.options.crashes)]
         notes = Notes(f"{self.histories}/factory.jsonl")
         factory = threading.Thread(target=Factory(self, notes).run)
@@ -272,6 +278,9 @@ class Storm:
             if now > shown + 10:
                 self.progress(began)
                 shown = now
+            if now > sampled + 1:
+                self.sample(notes)
+                sampled = now
             time.sleep(0.2)
         self.progress(began)
         for what, least in self.lacking().items():

@@ -49,3 +49,9 @@ CREATE VIEW fleet.homeless AS
       LEFT JOIN reconcile.session_registration r ON (r.tenant_id, r.session_id) = (c.tenant_id, c.session_id)
      WHERE c.state IN ('pending', 'claimed', 'applying')
        AND (r.host_id IS NULL OR r.expires_at <= clock_timestamp());
+
+-- Targets whose reserved is not the number of the offers that count, in one snapshot.
+CREATE VIEW fleet.miscounted AS
+SELECT t.* FROM reconcile.host_target t
+ WHERE t.reserved <> (SELECT count(*) FROM reconcile.session_offer o WHERE o.counted AND o.agent_id = t.agent_id
+    AND o.runtime_compatibility_id = t.runtime_compatibility_id AND o.placement = t.placement AND o.host_id = t.host_id);
