@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "common/int.h"
+#include "utils/builtins.h"
 
 #include "core/compat.h"
 #include "core/duration.h"
@@ -62,6 +63,31 @@ duration_arg(FunctionCallInfo fcinfo, int n, const char *arg, bool zero_allowed)
 	if (PG_ARGISNULL(n))
 		arg_null(arg);
 	return duration_value(PG_GETARG_INTERVAL_P(n), arg, zero_allowed);
+}
+
+/* interval_in() has SQLSTATEs of its own; all of them mean a bad value here. */
+const Interval *
+duration_parse(const char *text, const char *arg)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile Datum value = (Datum) 0;
+
+	PG_TRY();
+	{
+		value = DirectFunctionCall3(interval_in, CStringGetDatum(text), ObjectIdGetDatum(InvalidOid),
+									Int32GetDatum(-1));
+	}
+	PG_CATCH();
+	{
+		if (ERRCODE_TO_CATEGORY(geterrcode()) != ERRCODE_DATA_EXCEPTION)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		/* raised again at once: the transaction does not go on */
+		arg_invalid(arg, "is no interval", "Write it like '30 s'.");
+	}
+	PG_END_TRY();
+	return DatumGetIntervalP(value);
 }
 
 Interval *

@@ -36,6 +36,9 @@ extern DurationProblem duration_check(const Interval *value, int64 *ms);
 extern int64 duration_arg(FunctionCallInfo fcinfo, int n, const char *arg, bool zero_allowed);
 extern int64 duration_value(const Interval *value, const char *arg, bool zero_allowed);
 
+/* The interval that a text says; 22023 naming "arg" where it says none. */
+extern const Interval *duration_parse(const char *text, const char *arg);
+
 extern Interval *duration_interval(int64 ms);
 
 /* Every rule about time asks this clock, after the lock that it needs. */

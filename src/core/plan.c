@@ -172,6 +172,20 @@ sql_ask(SqlPlan *plan, Datum *values)
 	return value;
 }
 
+TimestampTz
+sql_instant(SqlPlan *plan, Datum *values, TimestampTz none)
+{
+	SqlScope	scope;
+	bool		isnull = true;
+	Datum		value = (Datum) 0;
+
+	sql_begin(&scope);
+	if (sql_run_latest(plan, values, NULL) > 0)
+		value = sql_value(0, 1, &isnull);
+	sql_end(&scope);
+	return isnull ? none : DatumGetTimestampTz(value);
+}
+
 Datum
 sql_value(int row, int column, bool *isnull)
 {

@@ -62,6 +62,9 @@ extern uint64 sql_do(SqlPlan *plan, Datum *values, const char *nulls);
 /* The same of one that has one row: its only column, of a type that is passed by value and not NULL. */
 extern Datum sql_ask(SqlPlan *plan, Datum *values);
 
+/* The same of an instant; "none" where there is no row, or NULL in it. */
+extern TimestampTz sql_instant(SqlPlan *plan, Datum *values, TimestampTz none);
+
 /* A column (from 1) of a row (from 0) of the last result; isnull may be NULL where no NULL can be. */
 extern Datum sql_value(int row, int column, bool *isnull);
 

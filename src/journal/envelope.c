@@ -98,10 +98,9 @@ command_reason_field(FunctionCallInfo fcinfo, int n, const char *field)
 	return value;
 }
 
-static int64
-deadline_field(FunctionCallInfo fcinfo, int n, const char *field)
+int64
+interval_field(FunctionCallInfo fcinfo, int n, const char *field, bool zero, int64 max_ms, const char *hint)
 {
-	static const char *const hint = "It is more than 0 and at most 5 minutes, from the admission.";
 	int64		ms;
 
 	if (PG_ARGISNULL(n))
@@ -111,9 +110,13 @@ deadline_field(FunctionCallInfo fcinfo, int n, const char *field)
 		case DURATION_OK:
 			break;
 		case DURATION_ZERO:
+			if (zero)
+				return 0;
+			field_invalid(field, "must be more than 0", hint);
+			break;
 		case DURATION_NEGATIVE:
 		case DURATION_TOO_SHORT:
-			field_invalid(field, "must be more than 0", hint);
+			field_invalid(field, zero ? "must not be negative" : "must be more than 0", hint);
 			break;
 		case DURATION_INFINITE:
 		case DURATION_MONTHS:
@@ -121,7 +124,7 @@ deadline_field(FunctionCallInfo fcinfo, int n, const char *field)
 			field_invalid(field, "is too long", hint);
 			break;
 	}
-	if (ms > COMMAND_DEADLINE_MAX_MS)
+	if (ms > max_ms)
 		field_invalid(field, "is too long", hint);
 	return ms;
 }
@@ -190,7 +193,8 @@ envelope_name_args(FunctionCallInfo fcinfo, Envelope *envelope)
 		if (TIMESTAMP_NOT_FINITE(envelope->requested_at))
 			field_invalid("requested_at", "must be finite", "It is when the caller asked, as he says; NULL is nothing.");
 	}
-	envelope->deadline_ms = deadline_field(fcinfo, ARG_DEADLINE_IN, "deadline_in");
+	envelope->deadline_ms = interval_field(fcinfo, ARG_DEADLINE_IN, "deadline_in", false, COMMAND_DEADLINE_MAX_MS,
+										   "It is more than 0 and at most 5 minutes, from the admission.");
 }
 
 void

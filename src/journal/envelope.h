@@ -52,6 +52,9 @@ compat_noreturn extern void field_null(const char *field);
 extern char *identity_field(FunctionCallInfo fcinfo, int n, const char *field);
 extern void identity_check(const char *value, const char *field);
 
+/* Milliseconds of an interval of at most max_ms; "zero": it may be 0. */
+extern int64 interval_field(FunctionCallInfo fcinfo, int n, const char *field, bool zero, int64 max_ms, const char *hint);
+
 /* Why something is done: 1 to 1,024 bytes, not blank. */
 extern char *command_reason_field(FunctionCallInfo fcinfo, int n, const char *field);
 

@@ -667,31 +667,6 @@ reconcile_create_loop(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* interval_in() has SQLSTATEs of its own; all of them mean a bad value here. */
-static const Interval *
-interval_from_text(const char *text, const char *key)
-{
-	MemoryContext context = CurrentMemoryContext;
-	volatile Datum value = (Datum) 0;
-
-	PG_TRY();
-	{
-		value = DirectFunctionCall3(interval_in, CStringGetDatum(text), ObjectIdGetDatum(InvalidOid),
-									Int32GetDatum(-1));
-	}
-	PG_CATCH();
-	{
-		if (ERRCODE_TO_CATEGORY(geterrcode()) != ERRCODE_DATA_EXCEPTION)
-			PG_RE_THROW();
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-		/* raised again at once: the transaction does not go on */
-		arg_invalid(key, "is no interval", "Write it like '30 s'.");
-	}
-	PG_END_TRY();
-	return DatumGetIntervalP(value);
-}
-
 static void
 wrong_type(const char *key, const char *expected)
 {
@@ -717,7 +692,7 @@ option_from_json(const JsonbValue *json, OptionId id, OptionValue *value)
 						   "It is null or a string like \"30 s\"." : "It is null or a string.");
 			value->text = pnstrdup(json->val.string.val, json->val.string.len);
 			if (options[id].type == OPTION_DURATION)
-				value->interval = interval_from_text(value->text, key);
+				value->interval = duration_parse(value->text, key);
 			break;
 		case OPTION_INTEGER:
 			{

@@ -31,37 +31,6 @@ number_field(FunctionCallInfo fcinfo, int n, const char *field, int64 min, int64
 	return value;
 }
 
-int64
-interval_field(FunctionCallInfo fcinfo, int n, const char *field, bool zero, int64 max_ms, const char *hint)
-{
-	int64		ms;
-
-	if (PG_ARGISNULL(n))
-		field_null(field);
-	switch (duration_check(PG_GETARG_INTERVAL_P(n), &ms))
-	{
-		case DURATION_OK:
-			break;
-		case DURATION_ZERO:
-			if (zero)
-				return 0;
-			field_invalid(field, "must be more than 0", hint);
-			break;
-		case DURATION_NEGATIVE:
-		case DURATION_TOO_SHORT:
-			field_invalid(field, zero ? "must not be negative" : "must be more than 0", hint);
-			break;
-		case DURATION_INFINITE:
-		case DURATION_MONTHS:
-		case DURATION_TOO_LONG:
-			field_invalid(field, "is too long", hint);
-			break;
-	}
-	if (ms > max_ms)
-		field_invalid(field, "is too long", hint);
-	return ms;
-}
-
 Datum
 remaining_datum(TimestampTz end, TimestampTz now)
 {

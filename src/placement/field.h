@@ -16,9 +16,6 @@ extern char *optional_field(FunctionCallInfo fcinfo, int n, const char *field);
 /* A whole number; the hint tells the limits. */
 extern int64 number_field(FunctionCallInfo fcinfo, int n, const char *field, int64 min, int64 max, const char *hint);
 
-/* Milliseconds of an interval of at most max_ms; "zero": it may be 0. */
-extern int64 interval_field(FunctionCallInfo fcinfo, int n, const char *field, bool zero, int64 max_ms, const char *hint);
-
 /* One of the words, by its place in them; the hint tells them. */
 extern int	word_field(FunctionCallInfo fcinfo, int n, const char *field, const char *const *words, int nwords, const char *hint);
 

@@ -70,15 +70,9 @@ mark(const char *loop_name, const char *entity_id, TimestampTz due_at)
 static TimestampTz
 wake_at(const char *sweep)
 {
-	SqlScope	scope;
 	Datum		value = CStringGetTextDatum(sweep);
-	TimestampTz at = DT_NOEND;
 
-	sql_begin(&scope);
-	if (sql_run_latest(&plans[PLAN_WAKE_AT], &value, NULL) > 0)
-		at = DatumGetTimestampTz(sql_value(0, 1, NULL));
-	sql_end(&scope);
-	return at;
+	return sql_instant(&plans[PLAN_WAKE_AT], &value, DT_NOEND);
 }
 
 void

@@ -30,7 +30,6 @@
 #include "placement/offer.h"
 #include "placement/settings.h"
 
-#define FETCH_MAX	1000
 #define SOON_MS		500			/* for what is in the way of a lease, and about to end */
 
 #define OFFER_COLUMNS \
@@ -281,11 +280,7 @@ reconcile_fetch_offers(PG_FUNCTION_ARGS)
 	int			max;
 	uint64		n;
 
-	if (PG_ARGISNULL(0))
-		field_null("max_items");
-	max = PG_GETARG_INT32(0);
-	if (max < 1 || max > FETCH_MAX)
-		field_invalid("max_items", "is out of range", "It is 1 to 1,000.");
+	max = page_field(fcinfo, 0);
 	InitMaterializedSRF(fcinfo, 0);
 
 	plan = acts_for_others(GetUserId()) ? PLAN_FETCH : PLAN_FETCH_OWN;

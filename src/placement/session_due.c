@@ -109,26 +109,12 @@ session_due_head(DueCommand *head)
 }
 
 /* Of the first row of a plan. */
-static TimestampTz
-ask_deadline(int plan, Datum *values, TimestampTz none)
-{
-	SqlScope	scope;
-	bool		isnull = true;
-	Datum		value = (Datum) 0;
-
-	sql_begin(&scope);
-	if (sql_run_latest(&plans[plan], values, NULL) > 0)
-		value = sql_value(0, 1, &isnull);
-	sql_end(&scope);
-	return isnull ? none : DatumGetTimestampTz(value);
-}
-
 TimestampTz
 session_due_first(int shards, TimestampTz after)
 {
 	Datum		values[2] = {Int32GetDatum(shards), TimestampTzGetDatum(after)};
 
-	return ask_deadline(PLAN_FIRST, values, DT_NOEND);
+	return sql_instant(&plans[PLAN_FIRST], values, DT_NOEND);
 }
 
 TimestampTz
@@ -136,7 +122,7 @@ session_due_last(int shard)
 {
 	Datum		value = Int32GetDatum(shard);
 
-	return ask_deadline(PLAN_LAST, &value, DT_NOBEGIN);
+	return sql_instant(&plans[PLAN_LAST], &value, DT_NOBEGIN);
 }
 
 /* ----------------------------------------------------------------

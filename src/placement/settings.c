@@ -224,29 +224,10 @@ static int64
 duration_from_json(const JsonbValue *json, int id)
 {
 	const char *name = settings_table[id].name;
-	MemoryContext context = CurrentMemoryContext;
-	char	   *text;
-	volatile Datum value = (Datum) 0;
 
 	if (json->type != jbvString)
 		arg_invalid(name, "has a value of another JSON type", "It is null or a string like \"30 s\".");
-	text = pnstrdup(json->val.string.val, json->val.string.len);
-	PG_TRY();
-	{
-		value = DirectFunctionCall3(interval_in, CStringGetDatum(text), ObjectIdGetDatum(InvalidOid),
-									Int32GetDatum(-1));
-	}
-	PG_CATCH();
-	{
-		if (ERRCODE_TO_CATEGORY(geterrcode()) != ERRCODE_DATA_EXCEPTION)
-			PG_RE_THROW();
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-		/* raised again at once: the transaction does not go on */
-		arg_invalid(name, "is no interval", "Write it like '30 s'.");
-	}
-	PG_END_TRY();
-	return duration_value(DatumGetIntervalP(value), name, false);
+	return duration_value(duration_parse(pnstrdup(json->val.string.val, json->val.string.len), name), name, false);
 }
 
 static int64

@@ -26,7 +26,6 @@
 #include "placement/offer.h"
 #include "placement/workload_row.h"
 
-#define INTENTS_MAX		1000
 #define EXAMINED_MAX	10000	/* workloads in one call */
 #define INTENTS_PAGE	256
 #define KEPT_MS			(INT64CONST(24) * 3600 * 1000)	/* a controller that polls no more */
@@ -303,11 +302,7 @@ reconcile_fetch_intents(PG_FUNCTION_ARGS)
 	require_writable("fetch_intents");
 	require_read_committed("fetch_intents");
 	values[0] = CStringGetTextDatum(identity_field(fcinfo, 0, "controller_id"));
-	if (PG_ARGISNULL(1))
-		field_null("max_items");
-	intents.left = PG_GETARG_INT32(1);
-	if (intents.left < 1 || intents.left > INTENTS_MAX)
-		field_invalid("max_items", "is out of range", "It is 1 to 1,000.");
+	intents.left = page_field(fcinfo, 1);
 	ttl_ms = interval_field(fcinfo, 2, "ttl", false, TARGET_TTL_MAX_MS, "It is more than 0 and at most 15 minutes.");
 	access_require_all(CAP_PLACE);
 	InitMaterializedSRF(fcinfo, 0);

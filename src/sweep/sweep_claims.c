@@ -14,6 +14,7 @@
 #include "utils/timestamp.h"
 
 #include "core/access.h"
+#include "core/arrays.h"
 #include "core/duration.h"
 #include "core/errors.h"
 #include "core/plan.h"
@@ -71,16 +72,12 @@ reconcile_sweep_claims(PG_FUNCTION_ARGS)
 	require_writable("sweep_claims");
 	require_read_committed("sweep_claims");
 	holder_id = identity_field(fcinfo, 0, "holder_id");
-	if (PG_ARGISNULL(1))
-		arg_null("max_items");
-	if (PG_GETARG_INT32(1) < 1 || PG_GETARG_INT32(1) > ITEMS_MAX)
-		arg_invalid("max_items", "is out of range", "It is 1 to 10,000.");
+	values[3] = Int32GetDatum(max_items_arg(fcinfo, 1, ITEMS_MAX, "It is 1 to 10,000."));
 	access_require_all(CAP_PLACE);
 
 	values[0] = CStringGetTextDatum(holder_id);
 	values[1] = DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(GetUserId(), false)));
 	values[2] = TimestampTzGetDatum(clock_now());
-	values[3] = PG_GETARG_DATUM(1);
 	sql_begin(&scope);
 	(void) sql_run_latest(&plans[PLAN_COUNT], values, NULL);
 	mine = DatumGetInt64(sql_value(0, 1, NULL));

@@ -162,15 +162,9 @@ offers_settle(SweepPass *pass, void *page, int i)
 static TimestampTz
 offers_first_due(TimestampTz after)
 {
-	SqlScope	scope;
 	Datum		value = TimestampTzGetDatum(after);
-	TimestampTz first = DT_NOEND;
 
-	sql_begin(&scope);
-	if (sql_run_latest(&plans[PLAN_FIRST], &value, NULL) > 0)
-		first = DatumGetTimestampTz(sql_value(0, 1, NULL));
-	sql_end(&scope);
-	return first;
+	return sql_instant(&plans[PLAN_FIRST], &value, DT_NOEND);
 }
 
 const Sweep offers_sweep = {
