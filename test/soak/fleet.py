@@ -10,7 +10,6 @@ many seconds, and until enough of each kind has happened, however slow the machi
 then they stop, and all sessions that a command waits for must come to a host.
 """
 
-import argparse
 import collections
 import json
 import multiprocessing
@@ -28,6 +27,7 @@ import psycopg
 import fleet_checker
 import fleet_host
 import soak
+from soak import say
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROCESSES = 5                           # of hosts
@@ -57,10 +57,6 @@ TRUTH = {
                     FROM reconcile.session_command""",
     "effect": "SELECT tenant_id, session_id, command_id AS command, attempt_id AS attempt, epoch, host_id AS host FROM fleet.effect",
 }
-
-
-def say(text):
-    print(f"# {text}", flush=True)
 
 
 class Notes:
@@ -363,29 +359,9 @@ class Storm:
         shutil.rmtree(self.sockets, ignore_errors=True)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bindir", required=True)
-    parser.add_argument("--conf", required=True)
-    parser.add_argument("--folder", required=True)
-    parser.add_argument("--seconds", type=float, default=45)
+if __name__ == "__main__":
+    parser = soak.options(45)
     parser.add_argument("--hosts", type=int, default=50)
     parser.add_argument("--sessions", type=int, default=5000)
     parser.add_argument("--crashes", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10 ** 6))
-    options = parser.parse_args()
-    say(f"seed {options.seed}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    storm = Storm(options)
-    good = False
-    try:
-        good = storm.run()
-    finally:
-        storm.end()
-        if not good:
-            print(f"histories: {storm.histories}")
-    return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(soak.main(parser, Storm))

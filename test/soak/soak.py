@@ -403,26 +403,32 @@ class Soak:
         shutil.rmtree(self.sockets, ignore_errors=True)
 
 
-def main():
+def options(seconds):
+    """What each of these programs is told, without what is its own."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--bindir", required=True)
     parser.add_argument("--conf", required=True)
     parser.add_argument("--folder", required=True)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float, default=seconds)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10 ** 6))
-    options = parser.parse_args()
-    say(f"seed {options.seed}")
+    return parser
+
+
+def main(parser, program):
+    """Runs it to its end, and keeps the histories where it found something."""
+    told = parser.parse_args()
+    say(f"seed {told.seed}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    soak = Soak(options)
+    run = program(told)
     good = False
     try:
-        good = soak.run()
+        good = run.run()
     finally:
-        soak.end()
+        run.end()
         if not good:
-            print(f"histories: {soak.histories}")
+            print(f"histories: {run.histories}")
     return 0 if good else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(options(60), Soak))

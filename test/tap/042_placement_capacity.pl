@@ -45,18 +45,7 @@ for my $round (1 .. ROUNDS)
 		SELECT count(c.outcome) FROM generate_series(1, @{[CLIENTS]}) i, reconcile.create_session('acme', 'r$round-' || i, 'bot', 'pooled', 'made', 'r$round') c;
 	});
 
-	# all are connected, and wait for one lock, before the first one begins
-	my $gate = close_gate($node, 'round');
-	my $script = "$ENV{TESTDATADIR}/place$round.sql";
-	append_to_file($script, qq{SELECT pg_advisory_xact_lock_shared(1, hashtext('round'));
-SELECT app.place($round, :client_id + 1);
-});
-	my $pgbench = IPC::Run::start(
-		[ 'pgbench', '-n', '-c', CLIENTS, '-j', 2, '-t', 1, '-f', $script, '-h', $node->host, '-p', $node->port, '-U', 'postgres', 'postgres' ],
-		'>', \my $out, '2>', \my $err);
-	wait_held($node, 'round', CLIENTS);
-	$gate->open;
-	ok($pgbench->finish, "round $round: all have an answer") or diag($err);
+	all_at_once($node, CLIENTS, "round $round", "SELECT app.place($round, :client_id + 1);");
 	is(sql($node, "SELECT outcome, count(*) FROM app.answer WHERE round = $round GROUP BY 1 ORDER BY 1"),
 		"attach_pooled|50\nno_capacity|14", 'as many as there is room for are asked, and no more');
 	is(sql($node, "SELECT count(*), min(reserved), max(reserved) FROM reconcile.host_target WHERE runtime_compatibility_id = 'r$round'"),

@@ -36,34 +36,6 @@ sql($node, qq{DO \$\$
 is(sql($node, qq{SELECT sum(idx_tup_read) >= $n, sum(idx_tup_read) < 5 * $n FROM pg_stat_user_indexes WHERE schemaname = 'reconcile' AND relname LIKE 'command%'}), 't|t',
 	'each key is looked up by its own index, from the first on');
 
-my $file = "$PostgreSQL::Test::Utils::tmp_check/one_key.sql";
-
-# all_at_once(FORM, SCRIPT): runs the script of pgbench in all sessions, none of which
-# begins before all are there; a test that it meets no error.
-sub all_at_once
-{
-	my ($form, $script) = @_;
-	my ($out, $err) = ('', '');
-	my $gate = $node->background_psql('postgres');
-
-	$gate->query_safe('SELECT pg_advisory_lock(7)');
-	open my $handle, '>', $file or die $!;
-	print $handle "SELECT pg_advisory_xact_lock_shared(7);\n$script\n";
-	close $handle;
-	my $pgbench = IPC::Run::start(
-		[
-			'pgbench', '--no-vacuum', "--client=$sessions", '--jobs=2', '--transactions=1', "--file=$file",
-			'--host=' . $node->host, '--port=' . $node->port, 'postgres'
-		],
-		'<' => \undef, '>' => \$out, '2>' => \$err);
-	wait_for($node, qq{(SELECT count(*) = $sessions FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)}, "$form: all are there");
-	$gate->query_safe('SELECT pg_advisory_unlock(7)');
-	$gate->quit;
-	ok($pgbench->finish, "$form: no session has failed") or diag($err);
-	unlike($err, qr/ERROR|aborted/, "$form: and there is no error");
-	return;
-}
-
 sub give
 {
 	my ($form, $action, $kind, $target) = @_;
@@ -92,35 +64,35 @@ sub is_one
 
 # ---------------------------------------------------------------------------
 
-all_at_once('external', give('external', 'retry', 'failure', 'f'));
+all_at_once($node, $sessions, 'external', give('external', 'retry', 'failure', 'f'));
 is(told('external'), 'accepted 1, replayed 99', 'external: one is admitted');
 is_one('external');
 
-all_at_once('state', give('state', 'drain', 'worker', 'w'));
+all_at_once($node, $sessions, 'state', give('state', 'drain', 'worker', 'w'));
 is(told('state'), 'accepted 1, replayed 99', 'state: one is admitted');
 is(sql($node, q{SELECT DISTINCT revision FROM told WHERE form = 'state'}), '1', 'state: and all are told the same revision');
 is(sql($node, q{SELECT revision FROM reconcile.desired_states WHERE tenant_id = 't' AND target_name = 'w'}), '1', 'state: which there is one of');
 is_one('state');
 
-all_at_once('local', give('local', 'act', 'workload', 'x'));
+all_at_once($node, $sessions, 'local', give('local', 'act', 'workload', 'x'));
 is(told('local'), 'accepted 1, replayed 99', 'local: one is admitted');
 is(sql($node, 'SELECT count(*) FROM effect'), '1', 'local: and has its effect once');
 is_one('local');
 
 # half of them mean something else by it
-all_at_once('mixed', "\\if :client_id % 2\n" . give('mixed', 'act', 'workload', 'y') . "\n\\else\n" . give('mixed', 'act', 'workload', 'z') . "\n\\endif");
+all_at_once($node, $sessions, 'mixed', "\\if :client_id % 2\n" . give('mixed', 'act', 'workload', 'y') . "\n\\else\n" . give('mixed', 'act', 'workload', 'z') . "\n\\endif");
 is(told('mixed'), 'accepted 1, conflict 50, replayed 49', 'mixed: one is admitted, its like repeat it, and the others are told that they do not');
 is(sql($node, 'SELECT count(*) FROM effect'), '2', 'mixed: it has its effect once');
 is_one('mixed');
 
 # three of four abort, whatever they were told
-all_at_once('aborting', "BEGIN;\n" . give('aborting', 'act', 'workload', 'x') . "\n\\if :client_id % 4\nROLLBACK;\n\\else\nCOMMIT;\n\\endif");
+all_at_once($node, $sessions, 'aborting', "BEGIN;\n" . give('aborting', 'act', 'workload', 'x') . "\n\\if :client_id % 4\nROLLBACK;\n\\else\nCOMMIT;\n\\endif");
 is(told('aborting'), 'accepted 1, replayed 24', 'aborting: of those that commit one is admitted');
 is(sql($node, 'SELECT count(*) FROM effect'), '3', 'aborting: it has its effect once');
 is_one('aborting');
 
 # another key each: nobody is told of another's, and the targets' states are what the last one has said
-all_at_once('apart', give('apart', 'drain', 'worker', 'v') =~ s/, 'apart', 'drain'/, 'apart ' || :client_id, 'drain'/r);
+all_at_once($node, $sessions, 'apart', give('apart', 'drain', 'worker', 'v') =~ s/, 'apart', 'drain'/, 'apart ' || :client_id, 'drain'/r);
 is(told('apart'), 'accepted 100', 'apart: of a hundred keys all are admitted');
 is(sql($node, q{SELECT revision FROM reconcile.desired_states WHERE tenant_id = 't' AND target_name = 'v'}), '1', 'apart: to the same state, which is one revision');
 

@@ -28,34 +28,6 @@ sql($node, q{
 	SELECT reconcile.publish_host_target('h', 1, 'agent', 'rt', 'pooled', 'ws://h', 'cross_tenant_isolated', true, 1000, '15 min');
 });
 
-my $file = "$PostgreSQL::Test::Utils::tmp_check/hosts.sql";
-
-# all_at_once(FORM, SCRIPT): runs the script of pgbench in all clients, none of which begins
-# before all are there; a test that it meets no error.
-sub all_at_once
-{
-	my ($form, $script) = @_;
-	my ($out, $err) = ('', '');
-	my $gate = $node->background_psql('postgres');
-
-	$gate->query_safe('SELECT pg_advisory_lock(7)');
-	open my $handle, '>', $file or die $!;
-	print $handle "SELECT pg_advisory_xact_lock_shared(7);\n$script\n";
-	close $handle;
-	my $pgbench = IPC::Run::start(
-		[
-			'pgbench', '--no-vacuum', "--client=$racers", '--jobs=2', '--transactions=1', "--file=$file",
-			'--host=' . $node->host, '--port=' . $node->port, 'postgres'
-		],
-		'<' => \undef, '>' => \$out, '2>' => \$err);
-	wait_for($node, qq{(SELECT count(*) = $racers FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)}, "$form: all are there");
-	$gate->query_safe('SELECT pg_advisory_unlock(7)');
-	$gate->quit;
-	ok($pgbench->finish, "$form: no client has failed") or diag($err);
-	unlike($err, qr/ERROR|aborted/, "$form: and there is no error");
-	return;
-}
-
 sub accepts
 {
 	my ($form, $session, $token) = @_;
@@ -79,10 +51,10 @@ sub owner
 note 'one offer';
 
 sql($node, "SELECT make(s), place(s) FROM unnest('{s1,s2}'::text[]) s");
-all_at_once('apart', accepts('apart', 's1', q{'token ' || :client_id}));
+all_at_once($node, $racers, 'apart', accepts('apart', 's1', q{'token ' || :client_id}));
 is(told('apart'), 'accepted 1, taken 11', 'of twelve tokens one has it');
 is(owner('s1'), 'live|1', 'under one epoch');
-all_at_once('alike', accepts('alike', 's2', q{'token'}));
+all_at_once($node, $racers, 'alike', accepts('alike', 's2', q{'token'}));
 is(told('alike'), 'accepted 1, repeated 11', 'of twelve calls with one token one took it');
 is(sql($node, q{SELECT DISTINCT epoch FROM told WHERE form = 'alike'}), '1', 'and all are told of the same epoch');
 is(sql($node, q{SELECT count(*) FROM reconcile.lease_term WHERE reconciler_id LIKE 'session:%'}), '2', 'each is one term');
@@ -93,7 +65,7 @@ for my $turn (1 .. 5)
 {
 	my $s = "w$turn";
 	sql($node, "SELECT make('$s'), place('$s')");
-	all_at_once("withdraw $turn", "\\if :client_id % 2\n" . accepts("withdraw $turn", $s, q{'token ' || :client_id}) . qq{
+	all_at_once($node, $racers, "withdraw $turn", "\\if :client_id % 2\n" . accepts("withdraw $turn", $s, q{'token ' || :client_id}) . qq{
 \\else
 SELECT FROM reconcile.update_desired_state('t', '$s', 'other', 1, 'pooled', 'elsewhere');
 SELECT place('$s');
@@ -107,7 +79,7 @@ SELECT place('$s');
 sql($node, q{SELECT make('gone'), place('gone');
 	SELECT FROM reconcile.update_desired_state('t', 'gone', 'other', 1, 'pooled', 'elsewhere');
 	SELECT place('gone')});
-all_at_once('gone', accepts('gone', 'gone', q{'token ' || :client_id}));
+all_at_once($node, $racers, 'gone', accepts('gone', 'gone', q{'token ' || :client_id}));
 is(told('gone'), 'withdrawn 12', 'one that is withdrawn is taken by nobody');
 is(owner('gone'), 'not_found|', 'at any epoch');
 
@@ -126,7 +98,7 @@ sql($node, q{
 for my $turn (1 .. 5)
 {
 	my $e = sql($node, q{SELECT lease_epoch FROM reconcile.session_registration WHERE tenant_id = 't' AND session_id = 'j'});
-	all_at_once("turn $turn", qq{
+	all_at_once($node, $racers, "turn $turn", qq{
 \\set kind :client_id % 3
 \\if :kind = 0
 SELECT say($e, 'token');

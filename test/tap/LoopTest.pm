@@ -20,11 +20,12 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(prepare make_loop behave enqueue sql wait_for wait_quiet wait_tries wait_held
+our @EXPORT = qw(all_at_once prepare make_loop behave enqueue sql wait_for wait_quiet wait_tries wait_held
   tries runs close_gate runs_before_one dispatcher_pid dispatcher_looks session_fails);
 
 # ([node, database]) or (node): the pair.
@@ -256,6 +257,31 @@ sub close_gate
 
 	$self->{session}->query_safe("SELECT pg_advisory_lock(1, hashtext('$loop'))");
 	return bless $self, 'LoopTest::Gate';
+}
+
+# all_at_once(NODE, CLIENTS, FORM, SCRIPT): runs the script of pgbench once in so many
+# clients, none of which begins before all are there; a test that it meets no error.
+sub all_at_once
+{
+	my ($node, $clients, $form, $script) = @_;
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/all_at_once.sql";
+	my ($out, $err) = ('', '');
+	my $gate = close_gate($node, 'all at once');
+
+	CORE::open(my $handle, '>', $file) or die $!;
+	print $handle "SELECT pg_advisory_xact_lock_shared(1, hashtext('all at once'));\n$script\n";
+	close $handle;
+	my $pgbench = IPC::Run::start(
+		[
+			'pgbench', '--no-vacuum', "--client=$clients", '--jobs=2', '--transactions=1', "--file=$file",
+			'--host=' . $node->host, '--port=' . $node->port, 'postgres'
+		],
+		'<' => \undef, '>' => \$out, '2>' => \$err);
+	wait_held($node, 'all at once', $clients);
+	$gate->open;
+	ok($pgbench->finish, "$form: no client has failed") or diag($err);
+	unlike($err, qr/ERROR|aborted/, "$form: and there is no error");
+	return;
 }
 
 package LoopTest::Gate;
